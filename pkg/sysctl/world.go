@@ -1,0 +1,520 @@
+package sysctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds on what is read, against hostile files. The real tools have none.
+const (
+	maxFile    = 4 << 20 // bytes of one file
+	maxFiles   = 4096    // in one directory
+	maxMatches = 1 << 16 // settings that one pattern finds
+)
+
+const conf = "/etc/sysctl.conf"
+
+// A world is the sysctl directories of one root.
+type world struct {
+	root     string
+	order    Order
+	dirs     []string
+	without  []string // files taken out, see Config.Without
+	cache    map[string]*file
+	listing  map[string][]string // the names in each of dirs
+	reading  []string
+	problems []Problem
+}
+
+// A file is one that was read.
+type file struct {
+	lines  []Line
+	target string // the file behind it, if it is a link
+	err    error
+	issues []Problem
+}
+
+// ReadConfig reads the sysctl files of a host as its boot does. root is "/", or
+// the directory of a recorded host or mounted image, whose links are followed as
+// if it were "/". Files that cannot be read become Problems; the error is not nil
+// only if root itself cannot be read.
+//
+// Both tools take the files that end in .conf from these directories, the first
+// of which wins where two hold the same name:
+//
+//	/etc/sysctl.d /run/sysctl.d /usr/local/lib/sysctl.d /usr/lib/sysctl.d /lib/sysctl.d
+//
+// and read them in the order of their names, byte by byte, whatever the
+// directory; a link to /dev/null or an empty file hides those of its name. Procps
+// then reads /etc/sysctl.conf. Systemd does not; on Debian 12 a link
+// /etc/sysctl.d/99-sysctl.conf leads to it. Systemd skips hidden files, and
+// /lib/sysctl.d where it is not /usr/lib/sysctl.d and systemd is 255 or later.
+// Credentials and settings on the kernel's command line are not looked at.
+//
+// The versions of Debian 12 (systemd 252, procps 4.0.2) and Debian 13 (systemd
+// 257, procps 4.0.4) do the same, but for that directory.
+func ReadConfig(root string, order Order) (*Config, error) {
+	if root == "" {
+		root = "/"
+	}
+	if st, err := os.Stat(root); err != nil {
+		return nil, fmt.Errorf("reading the sysctl files of %s: %w", root, errno(err))
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("reading the sysctl files of %s: %w", root, unix.ENOTDIR)
+	}
+	w := &world{root: root, order: order, cache: map[string]*file{}, listing: map[string][]string{}}
+	w.dirs = []string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"}
+	if order == Procps || w.splitUsr() {
+		w.dirs = append(w.dirs, "/lib/sysctl.d")
+	}
+	for _, dir := range w.dirs {
+		w.list(dir)
+	}
+	c := w.read()
+	w.judge(c)
+	return c, nil
+}
+
+// splitUsr reports whether systemd-sysctl reads /lib/sysctl.d besides
+// /usr/lib/sysctl.d. They are one on every present distribution. Debian built
+// systemd to read both up to 252 (Debian 12); the reading was dropped in 255. The
+// tree tells the version by the name of systemd's library.
+func (w *world) splitUsr() bool {
+	for _, dir := range []string{"/usr/lib/systemd", "/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/aarch64-linux-gnu/systemd"} {
+		p, err := w.resolve(dir)
+		if err != nil {
+			continue
+		}
+		entries, _ := os.ReadDir(p)
+		for _, e := range entries {
+			var version int
+			if n, _ := fmt.Sscanf(e.Name(), "libsystemd-shared-%d", &version); n == 1 {
+				return version < 255
+			}
+		}
+	}
+	return true
+}
+
+// list remembers the names of a directory.
+func (w *world) list(dir string) {
+	p, err := w.resolve(dir)
+	if err == nil {
+		var f *os.File
+		if f, err = os.Open(p); err == nil {
+			defer f.Close()
+			var names []string
+			// Not ReadDir: the order of the directory does not matter, and the
+			// number of entries is to be bounded.
+			if names, err = f.Readdirnames(maxFiles + 1); errors.Is(err, io.EOF) {
+				err = nil
+			}
+			if len(names) > maxFiles {
+				w.problem(dir, 0, Ignored, "more than %d entries: accel looks at none beyond", maxFiles)
+				names = names[:maxFiles]
+			}
+			slices.Sort(names)
+			w.listing[dir] = names
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.problem(dir, 0, Ignored, "cannot be read: %v", errno(err))
+	}
+}
+
+func (w *world) problem(file string, line int, kind Kind, format string, args ...any) {
+	w.problems = append(w.problems, Problem{file, line, kind, fmt.Sprintf(format, args...)})
+}
+
+// takes reports whether the tool reads a file of this name.
+func (w *world) takes(name string) bool {
+	return strings.HasSuffix(name, ".conf") && (w.order == Procps || name[0] != '.')
+}
+
+// files lists what is read, in order.
+func (w *world) files() []string {
+	chosen := map[string]string{}
+	var names []string
+	for _, dir := range w.dirs {
+		for _, name := range w.listing[dir] {
+			if _, ok := chosen[name]; ok || !w.takes(name) || slices.Contains(w.without, path.Join(dir, name)) {
+				continue
+			}
+			chosen[name] = dir
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var files []string
+	for _, name := range names {
+		if w.order == Procps {
+			files = append(files, w.globName(chosen[name], name)...)
+		} else {
+			files = append(files, path.Join(chosen[name], name))
+		}
+	}
+	if w.order == Procps && !slices.Contains(w.without, conf) {
+		if _, st, err := w.stat(conf); err == nil && st.Mode().IsRegular() {
+			files = append(files, conf)
+		}
+	}
+	return files
+}
+
+// globName gives the files that procps opens for a name it found: it takes the
+// name for a pattern once more, so that "[ab].conf" reads a.conf if there is one,
+// and only otherwise itself.
+func (w *world) globName(dir, name string) []string {
+	self := []string{path.Join(dir, name)}
+	if !strings.ContainsAny(name, `*?[\{`) {
+		return self
+	}
+	find := func(pattern string) (found []string) {
+		for _, n := range w.listing[dir] {
+			if matchElem(pattern, n) && !slices.Contains(w.without, path.Join(dir, n)) {
+				found = append(found, path.Join(dir, n))
+			}
+		}
+		return found
+	}
+	alternatives, ok := expandBraces(name)
+	if !ok {
+		w.problem(self[0], 0, Ignored, "too many braces in the name: accel does not read it")
+		return nil
+	}
+	var found []string
+	for _, a := range alternatives {
+		if !strings.Contains(a, "/") {
+			found = append(found, find(a)...)
+		}
+	}
+	if len(found) == 0 {
+		if found = find(name); len(found) == 0 {
+			return self
+		}
+	}
+	return found
+}
+
+// read reads the files and assembles the config.
+func (w *world) read() *Config {
+	w.reading = w.files()
+	var entries []entry
+	for _, name := range w.reading {
+		f := w.load(name)
+		for _, l := range f.lines {
+			entries = append(entries, entry{Line: l, file: name, target: f.target})
+		}
+	}
+	return assemble(w, entries)
+}
+
+func (w *world) load(name string) *file {
+	if f, ok := w.cache[name]; ok {
+		return f
+	}
+	f := &file{}
+	w.cache[name] = f
+	p, st, err := w.stat(name)
+	if err != nil {
+		f.err = err
+		if target, isLink := w.link(name); isLink {
+			if target == "/dev/null" {
+				// In an image without devices: a mask all the same.
+				f.err, f.target = nil, target
+			} else if errors.Is(err, fs.ErrNotExist) {
+				f.issues = append(f.issues, Problem{name, 0, Ignored, "a link to nothing (" + Printable(target) + "): it only hides files of the same name"})
+				return f
+			}
+		}
+		if f.err != nil {
+			f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("cannot be read: %v", errno(err))})
+		}
+		return f
+	}
+	if target, ok := w.inside(p); ok && target != name {
+		if _, isLink := w.link(name); isLink {
+			f.target = target
+		}
+	}
+	data, truncated, err := readBounded(p, st)
+	switch {
+	case errors.Is(err, errNotFile):
+		f.err = err
+		if f.target == "/dev/null" {
+			return f
+		}
+		f.issues = append(f.issues, Problem{name, 0, Ignored, notFile(st.Mode(), w.order)})
+		return f
+	case err != nil:
+		f.err = err
+		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("cannot be read: %v", errno(err))})
+		return f
+	}
+	f.lines, f.issues = ParseFile(name, data, w.order)
+	if truncated {
+		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("larger than %d MiB: accel does not look at the rest", maxFile>>20)})
+	}
+	return f
+}
+
+func notFile(m fs.FileMode, order Order) string {
+	switch {
+	case m.IsDir():
+		return "a directory: it is skipped, and hides files of the same name"
+	case m&fs.ModeNamedPipe != 0 && order == Systemd:
+		return "a pipe: systemd-sysctl waits for a writer for ever, so no setting is made at boot"
+	case m&fs.ModeNamedPipe != 0:
+		return "a pipe: sysctl waits for a writer for ever, so no setting is made"
+	}
+	return "not a regular file: accel does not read it"
+}
+
+var errNotFile = errors.New("not a regular file")
+
+// readBounded reads a regular file, maxFile bytes at most; a partial last line of
+// a longer one is dropped.
+func readBounded(p string, st fs.FileInfo) (data []byte, truncated bool, err error) {
+	if !st.Mode().IsRegular() {
+		return nil, false, errNotFile
+	}
+	f, err := os.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	// Again: it may have been exchanged for a pipe.
+	if st, err := f.Stat(); err != nil {
+		return nil, false, err
+	} else if !st.Mode().IsRegular() {
+		return nil, false, errNotFile
+	}
+	data, err = io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, false, err
+	}
+	if len(data) <= maxFile {
+		return data, false, nil
+	}
+	end := strings.LastIndexByte(string(data), '\n') + 1
+	return data[:end], true, nil
+}
+
+// judge gathers the problems of the world.
+func (w *world) judge(c *Config) {
+	seen := map[string]bool{}
+	confRead := false
+	for _, name := range w.reading {
+		if !seen[name] {
+			w.problems = append(w.problems, w.cache[name].issues...)
+		}
+		seen[name] = true
+		confRead = confRead || name == conf || w.cache[name].target == conf
+	}
+	for _, dir := range w.dirs {
+		for _, name := range w.listing[dir] {
+			if full := path.Join(dir, name); !w.takes(name) && meant(name) && w.sets(full) {
+				w.problem(full, 0, Ignored, "it is not read: %s", map[bool]string{
+					true:  "systemd-sysctl skips hidden files",
+					false: `the name does not end in ".conf"`,
+				}[strings.HasSuffix(name, ".conf")])
+			}
+		}
+	}
+	if !confRead && w.sets(conf) {
+		w.problem(conf, 0, Ignored, "it is not read at boot here: systemd-sysctl reads /etc/sysctl.d/*.conf only, and no link there leads to it")
+	}
+	for _, r := range c.rules {
+		if r.Pattern() && r.paths == nil {
+			w.problem(r.file, r.Line.Number, Ignored, "too many braces in the pattern: accel does not look at it")
+		}
+	}
+}
+
+// meant reports whether a name that the tool does not take looks as if its author
+// wanted it read: neither a README nor what editors and packages leave behind.
+func meant(name string) bool {
+	lower := strings.ToLower(name)
+	if strings.HasPrefix(lower, "readme") || strings.HasPrefix(lower, ".#") || strings.HasSuffix(lower, "~") {
+		return false
+	}
+	ext := path.Ext(lower)
+	return ext == ".conf" || ext == "" || ext == ".txt" || ext == ".cfg" || ext == ".config" || ext == ".sysctl"
+}
+
+// sets reports whether a file holds a line that would set something.
+func (w *world) sets(name string) bool {
+	p, st, err := w.stat(name)
+	if err != nil {
+		return false
+	}
+	data, _, err := readBounded(p, st)
+	if err != nil {
+		return false
+	}
+	lines, _ := ParseFile(name, data, w.order)
+	return slices.ContainsFunc(lines, func(l Line) bool {
+		_, ok := l.Key()
+		return ok && !l.Exclude
+	})
+}
+
+// ReadFile reads one file as `sysctl -p FILE` does and lists its assignments, for
+// the files that other programs load that way, such as ufw's /etc/ufw/sysctl.conf.
+// Patterns are left out, since they say nothing without a host.
+func ReadFile(name string) ([]Assignment, error) { return ReadFileIn("/", name) }
+
+// ReadFileIn is ReadFile in a recorded host or mounted image; name and the
+// assignments' File are seen from within root.
+func ReadFileIn(root, name string) ([]Assignment, error) {
+	w := &world{root: root, order: Procps}
+	p, st, err := w.stat(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, errno(err))
+	}
+	data, truncated, err := readBounded(p, st)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, errno(err))
+	}
+	if truncated {
+		return nil, fmt.Errorf("reading %s: larger than %d MiB", name, maxFile>>20)
+	}
+	lines, _ := ParseFile(name, data, Procps)
+	var all []Assignment
+	for _, l := range lines {
+		if k, ok := l.Key(); ok && !l.Exclude {
+			all = append(all, entry{Line: l, file: name}.assignment(k))
+		}
+	}
+	return all, nil
+}
+
+// expand lists the settings of the root's proc/sys that match a pattern.
+func (w *world) expand(pattern string) []Key {
+	type place struct{ key, dir string }
+	at := []place{{"", filepath.Join(w.root, "proc/sys")}}
+	for _, e := range strings.Split(pattern, "/") {
+		if e == "" || e == "." {
+			continue
+		}
+		if e == ".." {
+			return nil
+		}
+		var next []place
+		for _, p := range at {
+			names := []string{literal(e)}
+			if hasMagic(e) {
+				names = nil
+				entries, _ := os.ReadDir(p.dir)
+				for _, d := range entries {
+					if matchElem(e, d.Name()) {
+						names = append(names, d.Name())
+					}
+				}
+			}
+			for _, name := range names {
+				if len(next) < maxMatches {
+					next = append(next, place{path.Join(p.key, name), filepath.Join(p.dir, name)})
+				}
+			}
+		}
+		at = next
+	}
+	var keys []Key
+	for _, p := range at {
+		if st, err := os.Lstat(p.dir); err == nil && !st.IsDir() && Key(p.key).check() == nil {
+			keys = append(keys, Key(p.key))
+		}
+	}
+	return keys
+}
+
+func (w *world) isDir(name string) bool {
+	st, err := os.Stat(filepath.Join(w.root, name))
+	return err == nil && st.IsDir()
+}
+
+// stat follows the links of a name within the root.
+func (w *world) stat(name string) (string, fs.FileInfo, error) {
+	p, err := w.resolve(name)
+	if err != nil {
+		return "", nil, err
+	}
+	st, err := os.Lstat(p)
+	return p, st, err
+}
+
+// link returns where the name leads if its last element is a link, as a path
+// within the root.
+func (w *world) link(name string) (string, bool) {
+	dir, err := w.resolve(path.Dir(name))
+	if err != nil {
+		return "", false
+	}
+	target, err := os.Readlink(filepath.Join(dir, path.Base(name)))
+	if err != nil {
+		return "", false
+	}
+	if !path.IsAbs(target) {
+		target = path.Join(path.Dir(name), target)
+	}
+	return target, true
+}
+
+// inside turns a path from outside into one within the root.
+func (w *world) inside(p string) (string, bool) {
+	rel, err := filepath.Rel(w.root, p)
+	return "/" + rel, err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// maxLinks is how many links a name may lead through, as in the kernel.
+const maxLinks = 40
+
+// resolve follows the links of name as a process would whose root directory is
+// the world's, and returns the path from outside.
+func (w *world) resolve(name string) (string, error) {
+	done, todo := "/", name
+	for links := 0; ; {
+		todo = strings.TrimLeft(todo, "/")
+		if todo == "" {
+			return filepath.Join(w.root, done), nil
+		}
+		elem, rest, _ := strings.Cut(todo, "/")
+		if elem == "." || elem == ".." {
+			done, todo = path.Join(done, elem), rest // "/.." is "/", as for the kernel
+			continue
+		}
+		p := filepath.Join(w.root, done, elem)
+		st, err := os.Lstat(p)
+		if err != nil {
+			return "", err
+		}
+		if st.Mode().Type() != fs.ModeSymlink {
+			if rest != "" && !st.IsDir() {
+				return "", &fs.PathError{Op: "open", Path: p, Err: unix.ENOTDIR}
+			}
+			done, todo = path.Join(done, elem), rest
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", &fs.PathError{Op: "open", Path: p, Err: unix.ELOOP}
+		}
+		target, err := os.Readlink(p)
+		if err != nil {
+			return "", err
+		}
+		if path.IsAbs(target) {
+			done = "/"
+		}
+		todo = target + "/" + rest
+	}
+}
