@@ -192,3 +192,15 @@ func FuzzSafe(f *testing.F) {
 		}
 	})
 }
+
+func TestNearest(t *testing.T) {
+	commands := []string{"enable", "disable", "status", "detect", "probe"}
+	for word, want := range map[string]string{
+		"enabel": "enable", "stats": "status", "staus": "status", "detekt": "detect", "enable": "enable",
+		"x": "", "": "", "frobnicate": "", "st": "", "brobe": "probe",
+	} {
+		if got := Nearest(word, commands); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
+}
