@@ -92,11 +92,17 @@ func (c *Config) writes(r rule, k Key) bool {
 		named, ok := resolve(r.Path)
 		return ok && named == k && !c.dotDot(r.Path)
 	}
+	// A path that is written out, or excluded, is not set by a pattern. The
+	// tools compare texts: one that is written another way, which only procps
+	// keeps, does not count.
 	for _, p := range r.paths {
-		// A path that is written out, or excluded, is not set by a pattern.
-		// The tools compare texts: one that is written another way, which
-		// only procps keeps, does not count.
-		if found, ok := matchPath(p, k); ok && !c.paths[found] {
+		if strings.Contains(p, "..") {
+			if c.world.order == Procps && slices.ContainsFunc(c.world.expand(p), func(f found) bool {
+				return f.key == k && !c.paths[f.path]
+			}) {
+				return true
+			}
+		} else if text, ok := matchPath(p, k); ok && !c.paths[text] {
 			return true
 		}
 	}
@@ -116,24 +122,53 @@ func (c *Config) dotDot(p string) bool {
 	return false
 }
 
-// matchPath matches a pattern, element by element, with a key, and returns the
+// matchPath matches a pattern without ".." elements with a key, and returns the
 // path as glob would print it: with the empty and "." elements of the pattern.
 func matchPath(pattern string, k Key) (string, bool) {
-	todo := strings.Split(string(k), "/")
-	elems := strings.Split(pattern, "/")
-	if last := elems[len(elems)-1]; last == "" || last == "." {
-		return "", false // asks for a directory
+	elems, ok := globElems(pattern)
+	if !ok {
+		return "", false
 	}
+	todo := strings.Split(string(k), "/")
 	for i, e := range elems {
 		if e == "" || e == "." {
 			continue
 		}
-		if e == ".." || len(todo) == 0 || !matchElem(e, todo[0]) {
+		if len(todo) == 0 || !matchElem(e, todo[0]) {
 			return "", false
 		}
 		elems[i], todo = todo[0], todo[1:]
 	}
 	return strings.Join(elems, "/"), len(todo) == 0
+}
+
+// globElems splits a pattern into its elements, as glob(3) of the C library
+// looks at them; false if it can match no setting. A backslash before a slash is
+// dropped. Behind an element with magic, more than two slashes are two. A slash
+// at the end asks for a directory, but is overlooked where the last element is
+// plain text.
+func globElems(pattern string) ([]string, bool) {
+	trimmed := strings.TrimRight(pattern, "/")
+	parts := strings.Split(trimmed, "/")
+	var elems []string
+	magic := false
+	for i, e := range parts {
+		if e == "" && magic && elems[len(elems)-1] == "" {
+			continue
+		}
+		if i < len(parts)-1 || trimmed != pattern {
+			if n := len(e) - len(strings.TrimRight(e, `\`)); n%2 == 1 {
+				e = e[:len(e)-1]
+			}
+		}
+		magic = magic || hasMagic(e)
+		elems = append(elems, e)
+	}
+	last := elems[len(elems)-1]
+	if last == "." || last == ".." || trimmed != pattern && strings.ContainsAny(last, `*?[\`) {
+		return nil, false
+	}
+	return elems, true
 }
 
 func (e entry) assignment(k Key) Assignment {
@@ -229,8 +264,8 @@ func (c *Config) Keys() []Key {
 			set[k] = true
 		}
 		for _, p := range r.paths {
-			for _, k := range c.world.expand(p) {
-				set[k] = true
+			for _, f := range c.world.expand(p) {
+				set[f.key] = true
 			}
 		}
 	}

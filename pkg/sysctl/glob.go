@@ -110,28 +110,26 @@ func matchBracket(p string, c byte) (ok bool, n int) {
 		negate = true
 		i++
 	}
+	wrong := false // something before the match makes all of it match nothing
 	for first := true; ; first = false {
 		if i >= len(p) {
 			return false, 0
 		}
 		if p[i] == ']' && !first {
-			return ok != negate, i + 1
+			return ok != negate && !wrong, i + 1
 		}
 		if name, length := class(p[i:]); length > 0 {
-			ok = ok || inClass(name, c)
+			member, known := inClass(name, c)
+			wrong = wrong || !known && !ok
+			ok = ok || member
 			i += length
 			continue
 		}
 		lo, length := bracketChar(p[i:])
-		if length == 0 {
-			return false, 0
-		}
 		i += length
 		hi := lo
 		if i+1 < len(p) && p[i] == '-' && p[i+1] != ']' {
-			if hi, length = bracketChar(p[i+1:]); length == 0 {
-				return false, 0
-			}
+			hi, length = bracketChar(p[i+1:])
 			i += 1 + length
 		}
 		ok = ok || lo <= c && c <= hi
@@ -142,10 +140,7 @@ func matchBracket(p string, c byte) (ok bool, n int) {
 // written as [.c.] or [=c=].
 func bracketChar(p string) (c byte, n int) {
 	switch {
-	case p[0] == '\\':
-		if len(p) < 2 {
-			return 0, 0
-		}
+	case p[0] == '\\' && len(p) > 1:
 		return p[1], 2
 	case len(p) >= 5 && p[0] == '[' && (p[1] == '.' || p[1] == '=') && p[3] == p[1] && p[4] == ']':
 		return p[2], 5
@@ -153,49 +148,51 @@ func bracketChar(p string) (c byte, n int) {
 	return p[0], 1
 }
 
-// class reads [:name:].
+// class reads [:name:]. That a name with a z is none is as in the C library; no
+// class has one.
 func class(p string) (name string, n int) {
-	if !strings.HasPrefix(p, "[:") {
+	rest, ok := strings.CutPrefix(p, "[:")
+	if !ok {
 		return "", 0
 	}
-	end := strings.Index(p, ":]")
-	if end < 2 {
+	name, _, ok = strings.Cut(rest, ":]")
+	if !ok || strings.Trim(name, "abcdefghijklmnopqrstuvwxy") != "" {
 		return "", 0
 	}
-	return p[2:end], end + 2
+	return name, len(name) + len("[::]")
 }
 
-func inClass(name string, c byte) bool {
+func inClass(name string, c byte) (member, known bool) {
 	lower, upper := 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z'
 	digit := '0' <= c && c <= '9'
 	graph := '!' <= c && c <= '~'
 	switch name {
 	case "alpha":
-		return lower || upper
+		return lower || upper, true
 	case "digit":
-		return digit
+		return digit, true
 	case "alnum":
-		return lower || upper || digit
+		return lower || upper || digit, true
 	case "lower":
-		return lower
+		return lower, true
 	case "upper":
-		return upper
+		return upper, true
 	case "space":
-		return c == ' ' || '\t' <= c && c <= '\r'
+		return c == ' ' || '\t' <= c && c <= '\r', true
 	case "blank":
-		return c == ' ' || c == '\t'
+		return c == ' ' || c == '\t', true
 	case "punct":
-		return graph && !lower && !upper && !digit
+		return graph && !lower && !upper && !digit, true
 	case "graph":
-		return graph
+		return graph, true
 	case "print":
-		return graph || c == ' '
+		return graph || c == ' ', true
 	case "cntrl":
-		return c < ' ' || c == 0x7f
+		return c < ' ' || c == 0x7f, true
 	case "xdigit":
-		return digit || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+		return digit || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F', true
 	}
-	return false
+	return false, false
 }
 
 // maxBraces bounds what one pattern may expand to: {a,b}{a,b}... doubles with

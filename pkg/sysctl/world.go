@@ -398,44 +398,58 @@ func ReadFileIn(root, name string) ([]Assignment, error) {
 	return all, nil
 }
 
+// A found is a setting that a pattern matched.
+type found struct {
+	path string // as glob prints it, below proc/sys
+	key  Key
+}
+
 // expand lists the settings of the root's proc/sys that match a pattern.
-func (w *world) expand(pattern string) []Key {
-	type place struct{ key, dir string }
-	at := []place{{"", filepath.Join(w.root, "proc/sys")}}
-	for _, e := range strings.Split(pattern, "/") {
-		if e == "" || e == "." {
-			continue
-		}
-		if e == ".." {
-			return nil
-		}
+func (w *world) expand(pattern string) []found {
+	elems, ok := globElems(pattern)
+	if !ok {
+		return nil
+	}
+	root := filepath.Join(w.root, "proc/sys")
+	type place struct{ path, dir string } // as matched; and where that is
+	at := []place{{"", "/proc/sys"}}
+	for i, e := range elems {
 		var next []place
 		for _, p := range at {
 			names := []string{literal(e)}
 			if hasMagic(e) {
 				names = nil
-				entries, _ := os.ReadDir(p.dir)
+				entries, _ := os.ReadDir(filepath.Join(w.root, p.dir))
 				for _, d := range entries {
 					if matchElem(e, d.Name()) {
 						names = append(names, d.Name())
 					}
 				}
+			} else if i > 0 && !w.isDir(p.dir) {
+				continue // not even ".." or "." can follow
 			}
 			for _, name := range names {
-				if len(next) < maxMatches {
-					next = append(next, place{path.Join(p.key, name), filepath.Join(p.dir, name)})
+				if len(next) == maxMatches {
+					break
 				}
+				text := name
+				if i > 0 {
+					text = p.path + "/" + name
+				}
+				next = append(next, place{text, path.Join(p.dir, name)})
 			}
 		}
 		at = next
 	}
-	var keys []Key
+	var all []found
 	for _, p := range at {
-		if st, err := os.Lstat(p.dir); err == nil && !st.IsDir() && Key(p.key).check() == nil {
-			keys = append(keys, Key(p.key))
+		rel, ok := strings.CutPrefix(p.dir, "/proc/sys/")
+		st, err := os.Lstat(filepath.Join(root, rel))
+		if ok && err == nil && !st.IsDir() && Key(rel).check() == nil {
+			all = append(all, found{p.path, Key(rel)})
 		}
 	}
-	return keys
+	return all
 }
 
 func (w *world) isDir(name string) bool {
