@@ -31,6 +31,7 @@ type Machine struct {
 	qemu    *qemu
 	shell   shell
 	release []func() // what to give back when the machine is gone, last first
+	whole   *whole   // nil in a small machine
 }
 
 // shell is a way to run commands in a machine.

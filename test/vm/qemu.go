@@ -107,18 +107,19 @@ func (c *console) String() string {
 // up to and without disks and links.
 func arguments(arch string, accel string, cpus, memoryMB int) ([]string, error) {
 	var args []string
+	var cpu string
 	switch arch {
 	case "amd64":
-		args = []string{program("qemu-system-x86_64"), "-machine", "q35"}
+		args, cpu = []string{program("qemu-system-x86_64"), "-machine", "q35"}, "max,la57=off" // four-level page tables are walked faster
 	case "arm64":
-		args = []string{program("qemu-system-aarch64"), "-machine", "virt"}
+		args, cpu = []string{program("qemu-system-aarch64"), "-machine", "virt"}, "max"
 	default:
 		return nil, fmt.Errorf("no machine for the architecture %s", arch)
 	}
 	if accel == "kvm" {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cpu)
 	}
 	return append(args, "-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMB),
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",

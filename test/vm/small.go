@@ -100,7 +100,7 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	}
 	s := &serial{token: rand.Text(), messages: make(chan message, 1024)}
 	args = append(args, "-kernel", files.Image, "-initrd", initramfs,
-		"-append", fmt.Sprintf("console=%s panic=-1 loglevel=5 net.ifnames=0 vm.token=%s %s", serialConsole(g.Kernel.Arch), s.token, g.Parameters))
+		"-append", fmt.Sprintf("console=%s panic=-1 loglevel=5 cryptomgr.notests net.ifnames=0 vm.token=%s %s", serialConsole(g.Kernel.Arch), s.token, g.Parameters))
 	var extra []*os.File
 	if g.Queues > 0 {
 		taps, err := openTaps(g.Queues)

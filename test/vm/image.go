@@ -1,0 +1,183 @@
+package vm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Release is a Debian release that whole machines can run.
+type Release string
+
+// The releases: Debian 12 (kernel 6.1) with ifupdown, and Debian 13 (6.12)
+// with systemd-networkd, each the way that a virtual server is often sold.
+const (
+	Bookworm Release = "bookworm"
+	Trixie   Release = "trixie"
+)
+
+// recipe is everything that decides what an image is like, bar what Debian
+// has changed meanwhile. Its text is the image's key in the cache.
+type recipe struct {
+	release  Release
+	packages []string
+	hook     string // shell text, run with the new system's directory as $1
+	sshKey   string
+}
+
+// recipeVersion is changed when this file changes what an image is like in a
+// way that the rest of the recipe does not tell.
+const recipeVersion = "3"
+
+func (r recipe) key() string {
+	return string(r.release) + "-" + hash(recipeVersion, string(r.release), strings.Join(r.packages, " "), r.hook, r.sshKey)
+}
+
+// newRecipe returns the recipe of a release with some more packages.
+func newRecipe(release Release, extra []string, sshKey string) (recipe, error) {
+	packages := []string{
+		"linux-image-cloud-amd64", "initramfs-tools", "systemd-sysv", "systemd", "dbus", "udev", "kmod", "procps",
+		"iproute2", "openssh-server", "ethtool",
+	}
+	var network string
+	switch release {
+	case Bookworm:
+		packages = append(packages, "ifupdown", "isc-dhcp-client")
+		network = `printf 'auto lo\niface lo inet loopback\n\nauto eth0\niface eth0 inet dhcp\n' > "$1/etc/network/interfaces"`
+	case Trixie:
+		network = `printf '[Match]\nName=eth0\n\n[Network]\nDHCP=yes\n' > "$1/etc/systemd/network/10-eth0.network"
+chroot "$1" systemctl -q enable systemd-networkd`
+	default:
+		return recipe{}, fmt.Errorf("no recipe for the release %q", release)
+	}
+	packages = append(packages, extra...)
+	slices.Sort(packages)
+	hook := network + `
+echo accel-test > "$1/etc/hostname"
+printf '127.0.0.1 localhost\n127.0.1.1 accel-test\n::1 localhost ip6-localhost ip6-loopback\n' > "$1/etc/hosts"
+printf '/dev/vda1 / ext4 errors=remount-ro 0 1\n' > "$1/etc/fstab"
+mkdir -m 700 -p "$1/root/.ssh"
+printf '%s\n' '` + sshKey + `' > "$1/root/.ssh/authorized_keys"
+chroot "$1" systemctl -q disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+rm -f "$1/etc/resolv.conf"
+`
+	return recipe{release, packages, hook, sshKey}, nil
+}
+
+// initramfsHook keeps the initramfs to what the virtual disk needs: a big one
+// costs seconds at every boot.
+const initramfsHook = `mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/etc/initramfs-tools/hooks"
+printf 'MODULES=list\nCOMPRESS=gzip\n' > "$1/etc/initramfs-tools/conf.d/small"
+printf '#!/bin/sh\n[ "$1" = prereqs ] && exit 0\n. /usr/share/initramfs-tools/hook-functions\nmanual_add_modules virtio_pci virtio_blk ext4\n' > "$1/etc/initramfs-tools/hooks/small"
+chmod 755 "$1/etc/initramfs-tools/hooks/small"
+`
+
+// image is a bootable disk with its kernel beside it.
+type image struct {
+	Disk, Kernel, Initrd string
+}
+
+func imageAt(dir string) *image {
+	return &image{filepath.Join(dir, "disk"), filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")}
+}
+
+const (
+	imageLimit     = 15 * time.Minute // for building one
+	diskSize       = 4 << 30          // bytes, as the machine sees it; the file is sparse
+	partitionStart = 1 << 20          // bytes
+)
+
+// build installs Debian and boots it once, so that what is done only at the
+// first boot is done.
+func (r recipe) build(ctx context.Context) (*image, error) {
+	dir, err := cached(ctx, "image", r.key(), func(ctx context.Context, dir string) error {
+		ctx, cancel := context.WithTimeout(ctx, imageLimit)
+		defer cancel()
+		if err := r.install(ctx, dir); err != nil {
+			return err
+		}
+		m, err := startWhole(ctx, imageAt(dir), Options{MemoryMB: 1024, CPUs: 2}, imageAt(dir).Disk, "raw", "image "+string(r.release))
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		res, err := m.Exec(ctx, "systemctl is-system-running --wait; systemctl --failed --no-legend")
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(res.Stdout) != "running" {
+			return m.trouble(fmt.Errorf("the first boot ended so: %s%s", res.Stdout, res.Stderr))
+		}
+		if _, err := m.Exec(ctx, "fstrim / ; systemctl --no-block poweroff"); err != nil {
+			return err
+		}
+		select {
+		case <-m.qemu.exited:
+			return nil
+		case <-time.After(time.Minute):
+			return m.trouble(errors.New("the machine does not power off"))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return imageAt(dir), nil
+}
+
+// install makes the disk of a newly installed system.
+func (r recipe) install(ctx context.Context, dir string) error {
+	lines, err := sources(ctx, string(r.release))
+	if err != nil {
+		return err
+	}
+	root := filepath.Join(dir, "root")
+	defer os.RemoveAll(root)
+	_, err = command(ctx, []string{"LC_ALL=C"}, "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=directory",
+		"--components=main", "--include="+strings.Join(r.packages, ","), "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
+		"--essential-hook="+initramfsHook, "--customize-hook="+r.hook, string(r.release), root, strings.Join(lines, "\n"))
+	if err != nil {
+		return err
+	}
+	img := imageAt(dir)
+	for pattern, to := range map[string]string{"boot/vmlinuz-*": img.Kernel, "boot/initrd.img-*": img.Initrd} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		if len(found) != 1 {
+			return fmt.Errorf("the new system has %d files %s, not one", len(found), pattern)
+		}
+		if err := copyFile(found[0], to, 0o644); err != nil {
+			return err
+		}
+	}
+	if err := writePartitionTable(img.Disk); err != nil {
+		return err
+	}
+	_, err = command(ctx, nil, "mke2fs", "-q", "-t", "ext4", "-d", root, "-E", fmt.Sprintf("offset=%d", partitionStart),
+		img.Disk, fmt.Sprintf("%dk", (diskSize-partitionStart)/1024))
+	return err
+}
+
+// writePartitionTable makes the file of a disk with one Linux partition, the
+// boot one, in the old table that every boot loader knows.
+func writePartitionTable(name string) error {
+	const sector = 512
+	mbr := make([]byte, sector)
+	p := mbr[446:]
+	p[0] = 0x80                                                             // active
+	copy(p[1:], "\xfe\xff\xff\x83\xfe\xff\xff")                             // Linux; heads and cylinders are not used
+	binary.LittleEndian.PutUint32(p[8:], partitionStart/sector)             // first sector
+	binary.LittleEndian.PutUint32(p[12:], (diskSize-partitionStart)/sector) // how many
+	mbr[510], mbr[511] = 0x55, 0xaa
+	if err := os.WriteFile(name, mbr, 0o644); err != nil {
+		return err
+	}
+	return os.Truncate(name, diskSize)
+}
