@@ -111,8 +111,8 @@ type Result struct {
 	Changed bool     `json:"changed"` // false: everything was as wanted already
 	Enabled *Enabled `json:"enabled"` // what is enabled afterwards (of a dry run: would be)
 	Steps   []Step   `json:"steps"`
-	Notes   []string `json:"notes"`   // what a person should know, in plain words
-	Left    []Left   `json:"left"`    // disable only: what was not put back, and why
+	Notes   []string `json:"notes"`            // what a person should know, in plain words
+	Left    []Left   `json:"left"`             // disable only: what was not put back, and why
 	Status  *Status  `json:"status,omitempty"` // enable only: the check at its end
 }
 
@@ -130,8 +130,9 @@ type Left struct {
 type Enabled struct {
 	Algorithm string    `json:"algorithm"`
 	Profile   string    `json:"profile"`
-	Qdisc     string    `json:"qdisc"`           // "" where the host cannot have one
-	Links     []string  `json:"links,omitempty"` // only where the operator named links
+	Qdisc     string    `json:"qdisc"`                 // the kind in effect; "" where the host cannot have one
+	AskedFor  string    `json:"asked_qdisc,omitempty"` // the kind the operator named, if any
+	Links     []string  `json:"links,omitempty"`       // only where the operator named links
 	Since     time.Time `json:"since"`
 }
 
@@ -212,6 +213,7 @@ type StatusLink struct {
 	ConfiguredBySomeone bool          `json:"configured_by_someone"`
 	Managed             bool          `json:"managed"`
 	Reason              string        `json:"reason"` // why it is not managed
+	placeholder         bool          // a rebuild was interrupted
 }
 
 // BootValue is what the next boot sets for a key and which line decides.
@@ -255,6 +257,12 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-func problem(exit int, next, format string, args ...any) error {
-	return &Problem{Exit: exit, Next: next, Err: fmt.Errorf(format, args...)}
+// problem builds a Problem whose message is the sentence, followed by the
+// cause where there is one.
+func problem(exit int, cause error, sentence, next string) error {
+	err := errors.New(sentence)
+	if cause != nil {
+		err = fmt.Errorf("%s: %w", sentence, cause)
+	}
+	return &Problem{Exit: exit, Next: next, Err: err}
 }

@@ -1,0 +1,284 @@
+package tuning
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"accel/pkg/files"
+	"accel/pkg/sysctl"
+)
+
+var (
+	walks    = flag.Int("walks", 2000, "random walks to take")
+	walkSeed = flag.Uint64("walkseed", 0, "seed of the one random walk to take; 0: all of them")
+)
+
+// TestRandomWalks takes a host through any sequence of enable, disable, switch,
+// foreign change, failing write, crash, reboot and healing. A model that knows
+// only the rules says what the host must be at each end.
+func TestRandomWalks(t *testing.T) {
+	if *walkSeed != 0 {
+		walk(t, *walkSeed)
+		return
+	}
+	for seed := range uint64(*walks) {
+		walk(t, seed+1)
+		if t.Failed() {
+			t.Fatalf("run again: go test ./pkg/tuning -run TestRandomWalks -walkseed %d -v", seed+1)
+		}
+	}
+}
+
+// model is what the rules say the host would be without accel.
+type model struct {
+	values map[sysctl.Key]string
+	links  map[string]fakeLink
+}
+
+// foreign values are never accel's nor anybody's original, so that the model
+// need not guess whose a value is.
+var foreignValues = map[sysctl.Key]string{sysctl.CongestionControl: "reno", sysctl.DefaultQdisc: "pfifo_fast"}
+
+func walk(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	f := newFakeHost()
+	f.links["eth1"].kind = "fq_codel"
+	f.coin = func() bool { return r.IntN(2) == 0 }
+	m := model{values: maps.Clone(f.values), links: map[string]fakeLink{}}
+	for n, l := range f.links {
+		m.links[n] = *l
+	}
+	var story []string
+	tell := func(format string, args ...any) { story = append(story, fmt.Sprintf(format, args...)) }
+	request := func() Request {
+		q := Request{Algorithm: []string{"bbr", "htcp", "cubic"}[r.IntN(3)], Qdisc: []string{"", "fq", "cake"}[r.IntN(3)]}
+		if r.IntN(4) == 0 {
+			q.Links = []string{"eth0"}
+		}
+		return q
+	}
+	// mess: whether anything may be other than accel or the model left it.
+	foreign := map[string]bool{}
+	disable := func() {
+		res, err := Disable(t.Context(), f.host(), false)
+		if err != nil {
+			t.Errorf("disable: %v", err)
+		}
+		for _, l := range res.Left {
+			if !foreign[l.Setting] {
+				t.Errorf("disable left %s, which nobody changed", l)
+			}
+		}
+		m.check(t, f, foreign)
+		// What somebody changed is the host's own from now on.
+		for setting := range foreign {
+			m.adopt(f, setting)
+		}
+		clear(foreign)
+	}
+
+	steps := 3 + r.IntN(8)
+	for range steps {
+		switch n := r.IntN(12); {
+		case n < 4:
+			q := request()
+			tell("enable %+v", q)
+			before := f.seen()
+			res, err := Enable(t.Context(), f.host(), q)
+			if err != nil {
+				if !strings.Contains(err.Error(), "configured") {
+					t.Errorf("enable: %v", err)
+				}
+				if d := cmp.Diff(before, f.seen()); d != "" {
+					t.Errorf("a refused enable changed the host:\n%s", d)
+				}
+				break
+			}
+			if res.Status.Verdict != Good {
+				t.Errorf("enable: %s (%s) %v", res.Status.Verdict, res.Status.Reason, res.Status.Drift)
+			}
+			m.beforeFirst(f, before)
+			claimed(foreign)
+		case n < 6:
+			tell("disable")
+			disable()
+		case n < 7:
+			k := []sysctl.Key{sysctl.CongestionControl, sysctl.DefaultQdisc}[r.IntN(2)]
+			tell("somebody sets %s", k)
+			f.writeSysctl(k, foreignValues[k])
+			if f.files[StateFile] == "" {
+				m.values[k] = foreignValues[k]
+			} else {
+				foreign[k.String()] = true
+			}
+		case n < 8:
+			name := []string{"eth0", "eth1"}[r.IntN(2)]
+			tell("somebody toggles htb on %s", name)
+			l := f.links[name]
+			if l.leftover {
+				break
+			}
+			if l.configured == "" {
+				l.configured = "htb"
+			} else {
+				l.configured, l.kind = "", f.values[sysctl.DefaultQdisc]
+			}
+			if f.files[StateFile] == "" {
+				m.links[name] = *l
+			} else {
+				foreign["qdisc "+name] = true
+			}
+		case n < 9:
+			tell("reboot")
+			f.reboot()
+			m.reboot(f)
+			clear(foreign)
+		case n < 10:
+			tell("heal")
+			if _, err := Heal(t.Context(), f.host(), HealOptions{RetryRefused: r.IntN(2) == 0}); err == nil {
+				claimed(foreign)
+			}
+		case n < 11:
+			at := 1 + r.IntN(30)
+			tell("a command whose step %d fails", at)
+			before := f.seen()
+			phase := f.files[StateFile]
+			var err error
+			f.during(0, at, files.ErrNoSpace, func() { _, err = Enable(t.Context(), f.host(), request()) })
+			if err != nil && !strings.Contains(err.Error(), "in full") {
+				if d := cmp.Diff(before, f.seen()); d != "" && phase == f.files[StateFile] {
+					t.Errorf("a failed enable was not undone:\n%s", d)
+				}
+			}
+			if err == nil {
+				m.beforeFirst(f, before)
+				claimed(foreign)
+			}
+		default:
+			at := 1 + r.IntN(40)
+			tell("a crash before step %d", at)
+			before := f.seen()
+			command := r.IntN(3)
+			q := request()
+			f.during(at, 0, nil, func() {
+				switch command {
+				case 0:
+					Enable(t.Context(), f.host(), q)
+				case 1:
+					Disable(t.Context(), f.host(), false)
+				default:
+					Heal(t.Context(), f.host(), HealOptions{})
+				}
+			})
+			m.beforeFirst(f, before)
+			for k, v := range foreignValues {
+				if f.values[k] != v {
+					delete(foreign, k.String()) // the command got that far
+				}
+			}
+			if f.files[StateFile] == "" {
+				for k := range foreignValues {
+					m.values[k] = f.values[k]
+				}
+				m.links = map[string]fakeLink{}
+				for n, l := range f.links {
+					m.links[n] = *l
+				}
+				clear(foreign)
+			}
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	if !t.Failed() {
+		tell("disable at the end")
+		disable()
+	}
+	if t.Failed() {
+		t.Logf("seed %d:\n  %s", seed, strings.Join(story, "\n  "))
+	}
+}
+
+// claimed: an enable or a healing takes the sysctls back from whoever changed
+// them. A qdisc that somebody configured stays his.
+func claimed(foreign map[string]bool) {
+	maps.DeleteFunc(foreign, func(k string, _ bool) bool { return !strings.HasPrefix(k, "qdisc ") })
+}
+
+// beforeFirst: with the first enable, what the host had becomes the original.
+func (m *model) beforeFirst(f *fakeHost, before seen) {
+	if _, had := before.Files[StateFile]; had || f.files[StateFile] == "" {
+		return
+	}
+	m.values = maps.Clone(before.Values)
+}
+
+// reboot: without accel, a boot sets the distribution's values.
+func (m *model) reboot(f *fakeHost) {
+	if f.files[StateFile] == "" {
+		maps.Copy(m.values, f.boot)
+		m.values[sysctl.AllowedCongestionControl] = "reno cubic"
+	}
+	for n, l := range m.links {
+		if !l.veth {
+			// A qdisc that somebody had set by hand is gone with the boot, and
+			// the default in its place.
+			if f.files[StateFile] == "" || l.configured != "" {
+				l.configured, l.kind = "", m.values[sysctl.DefaultQdisc]
+			}
+			m.links[n] = l
+		}
+	}
+}
+
+// adopt takes a value over that disable left to somebody else.
+func (m *model) adopt(f *fakeHost, setting string) {
+	if name, ok := strings.CutPrefix(setting, "qdisc "); ok {
+		m.links[name] = *f.links[name]
+		return
+	}
+	if k, err := sysctl.ParseKey(setting); err == nil {
+		m.values[k] = f.values[k]
+	}
+}
+
+// check compares the disabled host with the model.
+func (m *model) check(t *testing.T, f *fakeHost, foreign map[string]bool) {
+	t.Helper()
+	for _, k := range slices.Sorted(maps.Keys(foreignValues)) {
+		want := m.values[k]
+		if foreign[k.String()] {
+			want = foreignValues[k]
+		}
+		if f.values[k] != want {
+			t.Errorf("%s is %s, want %s", k, f.values[k], want)
+		}
+	}
+	for name, l := range f.links {
+		if l.leftover {
+			t.Errorf("a placeholder is left on %s", name)
+		}
+		if l.veth || foreign["qdisc "+name] {
+			continue
+		}
+		if w := m.links[name]; l.configured != w.configured || l.configured == "" && l.kind != w.kind {
+			t.Errorf("%s is %+v, want %+v", name, *l, w)
+		}
+	}
+	for n := range f.files {
+		if n != "/etc/hostname" {
+			t.Errorf("%s is left", n)
+		}
+	}
+	if f.service.enabled || f.service.active {
+		t.Error("the service is left on")
+	}
+}
