@@ -67,6 +67,8 @@ func (e *Error) Error() string {
 		return fmt.Sprintf("%s %s: %v", e.Op, e.Name, errno(e.Err))
 	case e.Err == nil:
 		return fmt.Sprintf("%s %s: %v", e.Op, e.Name, e.Cause)
+	case strings.HasPrefix(errno(e.Err).Error(), e.Cause.Error()):
+		return fmt.Sprintf("%s %s: %v", e.Op, e.Name, errno(e.Err)) // says it already
 	default:
 		return fmt.Sprintf("%s %s: %v (%v)", e.Op, e.Name, e.Cause, errno(e.Err))
 	}
