@@ -1,0 +1,315 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"accel/pkg/text"
+	"accel/pkg/tuning"
+)
+
+// The man page accel(8) in mdoc(7). Commands and flags come from the
+// definitions in app.go; what cannot be derived is written here.
+
+// manPage prints the page. Its date is that of the build (SOURCE_DATE_EPOCH),
+// so that the same source makes the same page.
+func manPage(app *cli.App) string {
+	var b strings.Builder
+	date := time.Date(2026, time.November, 30, 0, 0, 0, 0, time.UTC)
+	if epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		date = time.Unix(epoch, 0).UTC()
+	}
+	fmt.Fprintf(&b, ".Dd %s\n.Dt ACCEL 8\n.Os\n", date.Format("January 2, 2006"))
+	fmt.Fprintf(&b, ".Sh NAME\n.Nm accel\n.Nd %s\n", roff(app.Usage))
+	b.WriteString(".Sh SYNOPSIS\n")
+	for _, c := range app.VisibleCommands() {
+		if c.Name == "help" {
+			continue
+		}
+		b.WriteString(".Nm\n")
+		if readsRecorded(c) {
+			b.WriteString(".Op Fl -root Ar DIR\n")
+		}
+		fmt.Fprintf(&b, ".Cm %s\n", c.Name)
+		if c.ArgsUsage != "" {
+			fmt.Fprintf(&b, ".Op Ar %s\n", strings.Trim(c.ArgsUsage, "[]"))
+		}
+		for _, f := range c.Flags {
+			fmt.Fprintf(&b, ".Op %s\n", manFlag(f))
+		}
+	}
+	b.WriteString(manDescription)
+	b.WriteString(`.Sh COMMANDS
+Flags may stand before or after arguments.
+A word after
+.Fl -
+is never taken for a flag.
+.Fl h
+or
+.Fl -help
+shows help everywhere.
+A command line that makes no sense is refused as a whole, with exit code 2.
+`)
+	for _, c := range app.VisibleCommands() {
+		fmt.Fprintf(&b, ".Ss accel %s\n", c.Name)
+		fmt.Fprintf(&b, "%s.\n", roff(capital(c.Usage)))
+		if c.Description != "" {
+			fmt.Fprintf(&b, "%s\n", sentences(c.Description))
+		}
+		flags := c.Flags
+		if readsRecorded(c) {
+			flags = append(append([]cli.Flag{}, flags...), app.Flags[0])
+		}
+		if len(flags) == 0 {
+			continue
+		}
+		b.WriteString(".Bl -tag -width Ds\n")
+		for _, f := range flags {
+			fmt.Fprintf(&b, ".It %s\n%s\n", manFlag(f), sentences(capital(flagUsage(f))+"."))
+		}
+		b.WriteString(".El\n")
+	}
+	b.WriteString(manRest())
+	return b.String()
+}
+
+// manFlag is "Fl -qdisc Ar KIND".
+func manFlag(f cli.Flag) string {
+	s := "Fl -" + f.Names()[0]
+	if d := f.(cli.DocGenerationFlag); d.TakesValue() {
+		s += " Ar " + placeholder(d)
+	}
+	return s
+}
+
+// sentences begins each sentence on a line of its own, as roff wants it, and
+// folds the lines.
+func sentences(s string) string {
+	var lines []string
+	for _, sentence := range strings.Split(strings.ReplaceAll(s, ". ", ".\n"), "\n") {
+		lines = append(lines, text.Wrap(sentence, 78)...)
+	}
+	return roff(strings.Join(lines, "\n"))
+}
+
+// roff escapes text for roff.
+func roff(s string) string {
+	s = strings.ReplaceAll(s, `\`, `\e`)
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		if strings.HasPrefix(l, ".") || strings.HasPrefix(l, "'") {
+			lines[i] = `\&` + l
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+const manDescription = `.Sh DESCRIPTION
+.Nm
+makes a Linux server send with another TCP congestion control algorithm, usually
+.Sy bbr ,
+and with the qdisc that suits it, from the moment of
+.Ic accel enable
+and after every boot, until
+.Ic accel disable
+puts everything back exactly as it was.
+It concerns what this host sends; what it receives is up to the other end.
+.Pp
+An algorithm is
+.Em in force
+when both ends of a TCP connection that
+.Nm
+makes to itself carry it and no default route carries another one
+.Pq Sy congctl .
+.Xr lsmod 8
+proves nothing: an algorithm that is built into the kernel is not in it, and one
+that is loaded may be unused.
+`
+
+const manEnvironment = `.Sh ENVIRONMENT
+.Bl -tag -width Ds
+.It Ev NO_COLOR
+If set and not empty, nothing is coloured.
+.It Ev ACCEL_LANG , Ev LC_ALL , Ev LC_MESSAGES , Ev LANG
+The language of the text: the first that is set decides, English if there is no
+translation.
+JSON is always English.
+.El
+`
+
+// manRest is the part of the page after the commands.
+func manRest() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, manEnvironment+`.Sh FILES
+.Bl -tag -width Ds
+.It Pa %[1]s
+Generated: the settings for the next boot.
+Its late name is deliberate: files that sort before it lose.
+.It Pa %[2]s
+Generated, only where modules must be loaded: their names.
+.It Pa %[3]s
+What is enabled and every original value, written before the first change.
+.It Pa /usr/lib/systemd/system/accel.service
+The service, which runs
+.Ic accel agent .
+.It Pa %[4]s
+A lock and the last word of the service.
+.El
+`, tuning.SysctlFile, tuning.ModulesFile, tuning.StateFile, tuning.RuntimeDir)
+	b.WriteString(`.Sh EXIT STATUS
+These numbers never change.
+.Pp
+.Bl -tag -width Ds -compact
+.It 0
+Good: as wished.
+Also where less than everything could be had, which a note says: only the
+algorithm in a container, no
+.Sy fq
+in this kernel, a link whose qdisc somebody configured.
+.It 1
+Failed, and everything undone.
+.It 2
+The command line makes no sense; nothing was done.
+.It 3
+Nothing is enabled.
+.It 4
+Needs attention: enabled, but not in force, or drifted.
+.It 5
+Not possible on this host; also from
+.Ic status
+where nothing is enabled and nothing could be.
+.El
+.Pp
+.Ic detect
+exits with 0 or 5,
+.Ic probe
+never with anything but 0 for being slow.
+.Sh EXAMPLES
+Turn BBR on and see whether it is in force:
+.Bd -literal -offset indent
+# accel enable bbr
+$ accel status
+.Ed
+.Pp
+See first what it would do, without root:
+.Pp
+.Dl $ accel enable bbr --dry-run
+.Pp
+Put everything back:
+.Pp
+.Dl # accel disable
+.Pp
+In a script:
+.Bd -literal -offset indent
+accel status --json | jq -r .verdict
+.Ed
+.Pp
+Record this host for a bug report, and look at the recording elsewhere:
+.Bd -literal -offset indent
+$ accel detect --record /tmp/host
+$ accel --root /tmp/host status
+.Ed
+.Sh JSON
+With
+.Fl -json
+stdout carries exactly one document, also when the command failed; diagnostics
+go to stderr.
+The member
+.Sy schema
+names its layout, such as
+.Sy accel.status/1 ,
+and
+.Sy exit
+repeats the exit code.
+Members may be added; none is renamed.
+.Pp
+.Bl -tag -width "accel.status/1" -compact
+.It Sy accel.status/1
+.Ic status :
+.Sy verdict
+.Pq Sy good , not-enabled , not-in-force , drifted , unsupported ,
+.Sy reason ,
+.Sy next ,
+.Sy enabled ,
+.Sy kernel ,
+.Sy virtualization ,
+.Sy algorithm ,
+.Sy connections ,
+.Sy qdisc ,
+.Sy routes ,
+.Sy boot ,
+.Sy service ,
+.Sy drift ,
+.Sy notes .
+What is not known is null.
+.It Sy accel.detect/1
+.Ic detect :
+the same without
+.Sy enabled ,
+.Sy service
+and
+.Sy drift .
+.It Sy accel.result/1
+.Ic enable
+and
+.Ic disable :
+.Sy steps ,
+.Sy left ,
+.Sy notes ,
+and the status at the end.
+.It Sy accel.probe/1
+.Ic probe :
+the kernel's account of the sending socket, rates in bit/s.
+.It Sy accel.record/1
+The file
+.Pa accel-record.json
+that
+.Ic detect --record
+writes.
+.It Sy accel.error/1
+Every failure:
+.Sy error
+and
+.Sy next .
+.El
+.Sh DIAGNOSTICS
+An error is one line that names what was tried and the cause, and one with the
+next step.
+A missing kernel key, a value that the kernel refused, a read-only file system,
+a missing capability and a restriction of the network namespace are told apart.
+.Sh SEE ALSO
+.Xr sysctl.d 5 ,
+.Xr tcp 7 ,
+.Xr ss 8 ,
+.Xr systemd-sysctl.service 8 ,
+.Xr tc-fq 8
+.Sh CAVEATS
+Connections that exist keep their algorithm, and so do network namespaces
+(containers) that were made before: restart what runs in them.
+.Pp
+Over a fast local network BBR can be slower than CUBIC.
+It is meant for long and lossy paths.
+.Sh SECURITY CONSIDERATIONS
+The rules that are never broken: originals are saved before anything is
+written; what is required succeeds or everything is undone; only files and keys
+of
+.Nm
+are touched; sizes and limits are never lowered; a qdisc that somebody
+configured is left alone, and so are loopback, bridges, tunnels and every other
+link that does not queue packets for a wire.
+.Pp
+.Ic status ,
+.Ic detect
+and every
+.Fl -dry-run
+work without root and change nothing.
+`)
+	return b.String()
+}
