@@ -48,26 +48,51 @@ func (f *Facts) fromTree(t *Tree) {
 	f.SignaturesForced = signaturesForced(t)
 	f.ReadOnlyProcSys, f.ProcSysSandboxed = procSysReadOnly(t)
 	f.Arch = t.text("/proc/sys/kernel/arch") // since Linux 6.1
+	f.Virtualization = virtualization(t, f.Release)
+	f.Containers = containers(t)
 	f.detectAlgorithms(t)
 }
 
+// fromLive adds what only the running kernel can tell.
 func (f *Facts) fromLive(t *Tree) error {
 	f.UID = os.Getuid()
 	f.Capabilities = liveCapabilities(t)
+	f.OtherNetns = otherNetns()
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
 		f.Arch = unix.ByteSliceToString(name.Machine[:])
-		if f.Release.Raw == "" {
-			f.Release = ParseRelease(unix.ByteSliceToString(name.Release[:]))
-		}
 	}
 	var err error
 	f.Links, err = liveLinks(t)
 	return err
 }
 
+// fromRecording adds what Record wrote beside the tree; it was found out on the
+// host itself and outranks what the tree alone seems to say.
 func (f *Facts) fromRecording(t *Tree) error {
-	f.Links, _ = treeLinks(t)
+	r, ok, err := readRecording(t)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		var addresses map[string]string
+		f.Links, addresses = treeLinks(t)
+		treeDefaultRoutes(t, f.Links)
+		pair(f.Links, addresses)
+		f.Capabilities = effectiveCapabilities(t)
+		return nil
+	}
+	f.Links = r.Links
+	f.UID = r.UID
+	f.Capabilities = r.Capabilities
+	f.OtherNetns = r.OtherNetns
+	f.Containers = r.Containers
+	f.Virtualization = Virtualization{Machine: r.Machine, Container: r.Container, InitialNetns: r.InitialNetns}
+	f.Systemd = f.Systemd || r.Systemd
+	f.Arch = r.Arch
+	f.SecureBoot = r.SecureBoot
+	f.ReadOnlyProcSys, f.ProcSysSandboxed = r.ReadOnlyProcSys, r.ProcSysSandboxed
+	f.BBRVersion, f.BBRVersionFrom = r.BBRVersion, r.BBRVersionFrom
 	return nil
 }
 
@@ -189,13 +214,19 @@ func (f *Facts) detectAlgorithms(t *Tree) {
 	store := readModuleStore(t, f.Release.Raw)
 	w := world{
 		tree: t, store: store, loaded: loaded,
-		config:   readModprobeConfig(t),
-		supports: f.ModulesSupported || !t.Exists("/proc/sys"),
+		config: readModprobeConfig(t),
+		// A tree that was made by hand may just lack the file.
+		supports: f.ModulesSupported || !t.Live() && !t.Exists(RecordingName),
 		disabled: f.ModulesDisabled,
 		signed:   f.SignaturesForced != nil && *f.SignaturesForced,
 	}
+	if w.store.builtin == nil {
+		// Without the list of what is built in, the kernel's configuration knows.
+		w.store.builtin = configModules(kernelConfig(t, f.Release.Raw))
+	}
+	f.ModuleIndex = w.store.builtin != nil && (w.store.indexed || !w.supports)
 	f.Algorithms = w.algorithms(strings.Fields(t.text(ipv4 + "tcp_available_congestion_control")))
-	f.Qdiscs = w.qdiscs(f.DefaultQdisc, f.Release.Raw)
+	f.Qdiscs = w.qdiscs(f.DefaultQdisc)
 	f.BBRVersion, f.BBRVersionFrom = bbrVersion(t)
 }
 
@@ -266,16 +297,9 @@ func sortAlgorithms(list []Algorithm) {
 	slices.SortFunc(list, func(a, b Algorithm) int { return strings.Compare(a.Name, b.Name) })
 }
 
-func (w *world) qdiscs(def *string, release string) []Algorithm {
-	builtin := w.store.builtin
-	if builtin == nil {
-		// Without the list of what is built in, the kernel's configuration
-		// knows.
-		builtin = configQdiscs(kernelConfig(w.tree, release))
-		w.store.builtin = builtin
-	}
-	modules := map[string]string{}
-	for _, set := range []map[string]bool{builtin, w.loaded} {
+func (w *world) qdiscs(def *string) []Algorithm {
+	modules := map[string]string{} // kind -> module
+	for _, set := range []map[string]bool{w.store.builtin, w.loaded} {
 		for module := range set {
 			for _, kind := range qdiscsOf(module) {
 				modules[kind] = module
@@ -299,7 +323,7 @@ func (w *world) qdiscs(def *string, release string) []Algorithm {
 	}
 	var list []Algorithm
 	for kind, module := range modules {
-		usable := builtin[module] || w.loaded[module] || slices.Contains(always, kind)
+		usable := w.store.builtin[module] || w.loaded[module] || slices.Contains(always, kind)
 		a := w.describe(kind, module, usable)
 		if a.Origin != Absent {
 			list = append(list, a)
@@ -313,17 +337,62 @@ func (w *world) qdiscs(def *string, release string) []Algorithm {
 // knowing.
 func (w *world) obstacles(module string, file moduleFile) (blocked, note string) {
 	if w.disabled {
-		return "kernel.modules_disabled is 1, nothing can be loaded until the next boot", ""
+		return "kernel.modules_disabled is 1: nothing can be loaded until the next boot", ""
 	}
-	return w.config.verdict(module, file.deps)
+	if blocked, note = w.config.verdict(module, file.deps); blocked != "" {
+		return blocked, ""
+	}
+	if w.signed && unsigned(w.tree, path.Join(w.store.dir, file.path)) {
+		return "it carries no signature, and this kernel loads only signed modules", ""
+	}
+	if w.store.indexed && !file.listed && note == "" {
+		note = "modules.dep does not list it, so modprobe does not find it: depmod -a"
+	}
+	return "", note
+}
+
+// unsigned says that a module certainly has no signature. The mark stands at the
+// file's end (include/linux/module_signature.h); in a compressed file other than
+// gzip it cannot be seen.
+func unsigned(t *Tree, name string) bool {
+	if !strings.HasSuffix(name, ".ko") && !strings.HasSuffix(name, ".ko.gz") {
+		return false
+	}
+	data, err := t.ReadFile(name)
+	if err == nil && strings.HasSuffix(name, ".gz") {
+		data, err = gunzip(data)
+	}
+	return err == nil && len(data) > 0 && !bytes.HasSuffix(data, []byte("~Module signature appended~\n"))
 }
 
 // bbrVersion finds the version of the algorithm named bbr by what the running
-// kernel shows in files.
-func bbrVersion(t *Tree) (int, string) {
+// kernel shows in files; 0 if nothing shows it. Sockets know more (pkg/socket).
+func bbrVersion(t *Tree) (version int, from string) {
+	// Google's v3 sets MODULE_VERSION, built in or not; v1 never did.
 	const file = "/sys/module/tcp_bbr/version"
 	if n, err := strconv.Atoi(t.text(file)); err == nil && n > 0 {
-		return n, path.Clean(file)
+		return n, file
+	}
+	// The loaded module's type information: only v1 samples for policers
+	// (struct bbr, lt_*), only later ones bound what is in flight.
+	const types = "/sys/kernel/btf/tcp_bbr"
+	data, err := t.readLimited(types, 1<<20)
+	if err == nil && bytes.Contains(data, []byte("\x00lt_is_sampling\x00")) && !bytes.Contains(data, []byte("\x00inflight_hi\x00")) {
+		return 1, types
+	}
+	return 0, ""
+}
+
+// BBRVersionOf returns the version of an algorithm of the BBR family as far as
+// files show it: of bbr what the kernel says (BBRVersion), of bbr1, bbr2 and bbr3,
+// which are modules of exactly one version, what they are called. 0 when not known
+// or of another family.
+func (f *Facts) BBRVersionOf(algorithm string) (version int, from string) {
+	switch algorithm {
+	case "bbr":
+		return f.BBRVersion, f.BBRVersionFrom
+	case "bbr1", "bbr2", "bbr3":
+		return int(algorithm[3] - '0'), "its name"
 	}
 	return 0, ""
 }

@@ -54,8 +54,8 @@ type Virtualization struct {
 	// hardware, "" when not known. Names as systemd-detect-virt prints them.
 	Machine string `json:"machine"`
 	// Container is the kind of container: "docker", "lxc", "openvz", "wsl",
-	// "systemd-nspawn", "kubernetes", ...; "container" for one of unknown make,
-	// "none" for none, "" when not known.
+	// "systemd-nspawn", "kubernetes", ...; "container" for one of unknown make, ""
+	// where nothing speaks for one.
 	Container string `json:"container"`
 	// InitialNetns says whether this is the network namespace the kernel booted
 	// with; nil when not known.
@@ -90,8 +90,12 @@ type Facts struct {
 
 	Modules          []ModuleLine // loaded tcp_* and sch_* modules
 	ModulesSupported bool         // the kernel can have modules (/proc/modules exists)
-	ModulesDisabled  bool         // kernel.modules_disabled is 1: nothing can be loaded until the next boot
-	SignaturesForced *bool        // only signed modules are accepted (module.sig_enforce, or lockdown); nil when not known
+	// ModuleIndex says that everything the running kernel has, built in or as a
+	// module, could be listed: then a qdisc kind that is Absent does not exist.
+	// Otherwise only the kernel itself could tell, when asked for it.
+	ModuleIndex      bool
+	ModulesDisabled  bool  // kernel.modules_disabled is 1: nothing can be loaded until the next boot
+	SignaturesForced *bool // only signed modules are accepted (module.sig_enforce, or lockdown); nil when not known
 
 	BBRVersion     int    // version of the algorithm named bbr; 0 when not known from files
 	BBRVersionFrom string // the file that says so

@@ -86,7 +86,10 @@ func treeLinks(t *Tree) ([]Link, map[string]string) {
 				l.Queues++
 			}
 		}
-		addresses[l.Name] = t.text(path.Join(at, "address"))
+		// The netlink library leaves out an address of zeros.
+		if address := t.text(path.Join(at, "address")); strings.Trim(address, "0:") != "" {
+			addresses[l.Name] = address
+		}
 		links = append(links, l)
 	}
 	sortLinks(links)
@@ -150,6 +153,33 @@ func treeKind(t *Tree, at string) string {
 		}
 	}
 	return ""
+}
+
+// treeDefaultRoutes marks the links that default routes lead over, if the tree holds
+// the kernel's old routing tables.
+func treeDefaultRoutes(t *Tree, links []Link) {
+	over := map[string]bool{}
+	for line := range strings.Lines(t.text("/proc/net/route")) {
+		// Iface Destination Gateway Flags RefCnt Use Metric Mask ...
+		f := strings.Fields(line)
+		if len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
+			over[f[0]] = true
+		}
+	}
+	for line := range strings.Lines(t.text("/proc/net/ipv6_route")) {
+		// destination, its length, source, its length, next hop, metric,
+		// references, use, flags, link; RTF_REJECT is 0x200
+		f := strings.Fields(line)
+		if len(f) < 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" {
+			continue
+		}
+		if flags, err := strconv.ParseUint(f[8], 16, 64); err == nil && flags&0x200 == 0 {
+			over[f[9]] = true
+		}
+	}
+	for i := range links {
+		links[i].DefaultRoute = over[links[i].Name]
+	}
 }
 
 // pair marks the links whose packets reach them through another link that is

@@ -149,7 +149,9 @@ func netlinkLinks() ([]Link, map[string]string, error) {
 		if parent != "" && a.ParentIndex != a.Index && a.NetNsID < 0 && l.Kind != "veth" {
 			lower[a.Index] = append(lower[a.Index], parent)
 		}
-		addresses[a.Name] = a.HardwareAddr.String()
+		if len(a.HardwareAddr) > 0 {
+			addresses[a.Name] = a.HardwareAddr.String()
+		}
 		links = append(links, l)
 	}
 	for i := range links {

@@ -18,6 +18,13 @@ type modprobeRule struct {
 	name    string // module name or pattern, "-" written as "_"
 	rest    string // what install runs, what alias stands for
 	where   string // "/etc/modprobe.d/x.conf:3"
+	first   int    // line
+	last    int    // line; the same unless lines were joined
+}
+
+// String names the rule and where it stands.
+func (r modprobeRule) String() string {
+	return strings.TrimRight(r.where+": "+r.command+" "+r.name+" "+r.rest, " ")
 }
 
 // modprobeConfig is what modprobe and the kernel were told about modules, in
@@ -38,8 +45,12 @@ func readModprobeConfig(t *Tree) modprobeConfig {
 			continue
 		}
 		for _, e := range entries {
-			if _, masked := from[e.Name()]; !masked && strings.HasSuffix(e.Name(), ".conf") {
-				from[e.Name()] = dir
+			name := e.Name()
+			if strings.HasPrefix(name, ".") || !strings.HasSuffix(name, ".conf") || t.isDir(path.Join(dir, name)) {
+				continue
+			}
+			if _, masked := from[name]; !masked {
+				from[name] = dir
 			}
 		}
 	}
@@ -61,12 +72,12 @@ func readModprobeConfig(t *Tree) modprobeConfig {
 		case "modprobe.blacklist":
 			for name := range strings.SplitSeq(value, ",") {
 				c.rules = append(c.rules, modprobeRule{
-					command: "blacklist", name: moduleName(name), where: "kernel command line",
+					command: "blacklist", name: normalize(name), where: "kernel command line",
 				})
 			}
 		case "module_blacklist":
 			for name := range strings.SplitSeq(value, ",") {
-				c.refused = append(c.refused, moduleName(name))
+				c.refused = append(c.refused, normalize(name))
 			}
 		}
 	}
@@ -100,9 +111,11 @@ func parseModprobe(file string, data []byte) []modprobeRule {
 		}
 		r := modprobeRule{
 			command: words[0],
-			name:    strings.ReplaceAll(words[1], "-", "_"),
+			name:    normalize(words[1]),
 			rest:    strings.Join(words[2:], " "),
 			where:   fmt.Sprintf("%s:%d", file, first),
+			first:   first,
+			last:    number,
 		}
 		switch {
 		case r.command == "blacklist",
@@ -113,61 +126,101 @@ func parseModprobe(file string, data []byte) []modprobeRule {
 	return rules
 }
 
-// verdict says what the configuration does to loading a module by its name.
+// verdict says what the configuration does to "modprobe MODULE".
 //
 // A blacklist does not block that, neither by hand nor when the kernel itself asks
-// for "tcp_bbr" because somebody wrote bbr into the sysctl; it only applies to
-// aliases and to systemd-modules-load.
+// for tcp_bbr because somebody wrote bbr into the sysctl: it applies where a module
+// is asked for by an alias, and to systemd-modules-load. (kmod's modprobe sets
+// KMOD_PROBE_APPLY_BLACKLIST_ALIAS_ONLY; tried with kmod 30 and Debian's kernels.)
 func (c modprobeConfig) verdict(module string, deps []string) (blocked, note string) {
+	// An alias for the name is looked up before the name itself: "alias tcp_bbr
+	// off" was the way of old to forbid a module.
+	var elsewhere *modprobeRule
+	for i, r := range c.rules {
+		if r.command != "alias" || !matchModule(r.name, module) {
+			continue
+		}
+		if normalize(r.rest) == module {
+			elsewhere = nil
+			break
+		}
+		elsewhere = &c.rules[i]
+	}
+	if elsewhere != nil {
+		return elsewhere.String(), ""
+	}
 	for _, name := range append([]string{module}, deps...) {
 		if slices.Contains(c.refused, name) {
-			return "module_blacklist= on the kernel command line names " + name, ""
+			return "kernel command line: module_blacklist=" + name, ""
 		}
 		for _, r := range c.rules {
 			if r.command != "install" || !matchModule(r.name, name) {
 				continue
 			}
 			if loadsNothing(r.rest) {
-				return fmt.Sprintf("%s: install %s %s", r.where, r.name, r.rest), ""
+				return r.String(), ""
 			}
 			break // only the first counts
 		}
 	}
 	for _, r := range c.rules {
 		if r.command == "blacklist" && r.name == module {
-			note = fmt.Sprintf("%s: blacklist %s", r.where, r.name)
+			return "", r.String() + " (systemd-modules-load leaves it out at boot; it can be loaded by name)"
 		}
 	}
-	return "", note
+	return "", ""
 }
 
-// matchModule matches a module name against a modprobe.d pattern.
+// matchModule matches a module name against a modprobe.d pattern, which is
+// fnmatch(3)'s: path.Match is the same but for the negation of a class.
 func matchModule(pattern, name string) bool {
 	if pattern == name {
 		return true
 	}
-	ok, err := path.Match(pattern, name)
+	ok, err := path.Match(strings.ReplaceAll(pattern, "[!", "[^"), name)
 	return err == nil && ok
+}
+
+// normalize writes "-" as "_" in a module name or pattern, outside of brackets.
+func normalize(s string) string {
+	inside := false
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '[':
+			inside = true
+		case ']':
+			inside = false
+		case '-':
+			if !inside {
+				return '_'
+			}
+		}
+		return r
+	}, s)
 }
 
 // loadsNothing recognizes the install commands that people write to forbid a
 // module. Of any other command nothing is known, so it is no obstacle.
 func loadsNothing(command string) bool {
 	command, _, _ = strings.Cut(command, "#")
-	words := strings.Fields(strings.TrimRight(strings.TrimSpace(command), ";"))
-	if len(words) == 0 {
+	if strings.ContainsAny(command, "|&`$(") || strings.Contains(command, "modprobe") {
 		return false
 	}
-	if words[0] == "exec" && len(words) > 1 {
-		words = words[1:]
+	// "true; exit 0" does no more than "true".
+	for part := range strings.SplitSeq(command, ";") {
+		words := strings.Fields(part)
+		if len(words) > 1 && words[0] == "exec" {
+			words = words[1:]
+		}
+		if len(words) == 0 {
+			continue
+		}
+		switch {
+		case words[0] == "exit", words[0] == ":", words[0] == "/dev/null", words[0] == "echo":
+		case path.Base(words[0]) == "false", path.Base(words[0]) == "true", path.Base(words[0]) == "nologin":
+		default:
+			return false
+		}
 	}
-	switch path.Base(words[0]) {
-	case "false", "true", ":", "nologin":
-		return !strings.ContainsAny(command, "|&")
-	case "exit":
-		return true
-	case "null": // /dev/null is no program, so the command fails
-		return strings.HasPrefix(words[0], "/dev/")
-	}
-	return false
+	return strings.Trim(command, "; \t") != ""
 }

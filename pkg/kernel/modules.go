@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"path"
@@ -67,9 +66,10 @@ func parseModules(data []byte) []ModuleLine {
 
 // moduleFile is a module of the running kernel on disk.
 type moduleFile struct {
-	path   string   // below lib/modules/RELEASE
-	deps   []string // names of the modules it needs
-	listed bool     // modules.dep has it, so modprobe finds it by name
+	path     string   // below lib/modules/RELEASE
+	deps     []string // names of the modules it needs
+	depPaths []string // and where they lie
+	listed   bool     // modules.dep has it, so modprobe finds it by name
 }
 
 // moduleStore is what lies in lib/modules/RELEASE about the modules that matter
@@ -78,6 +78,7 @@ type moduleStore struct {
 	dir     string                // "/lib/modules/6.1.0-17-amd64"; "" if there is none
 	files   map[string]moduleFile // by module name
 	builtin map[string]bool       // module names; nil if there is no list
+	indexed bool                  // modules.dep could be read
 }
 
 // wantedModule says which modules are of interest: algorithms and qdiscs.
@@ -94,18 +95,22 @@ func parseModulesDep(data []byte) map[string]moduleFile {
 		if !ok || !isModuleFile(file) || !wantedModule(moduleName(file)) {
 			continue
 		}
-		if path.IsAbs(file) {
-			if _, below, ok := strings.Cut(file, "/lib/modules/"); ok {
-				_, file, _ = strings.Cut(below, "/")
-			}
-		}
-		m := moduleFile{path: file, listed: true}
+		m := moduleFile{path: belowRelease(file), listed: true}
 		for _, dep := range strings.Fields(deps) {
 			m.deps = append(m.deps, moduleName(dep))
+			m.depPaths = append(m.depPaths, belowRelease(dep))
 		}
 		files[moduleName(file)] = m
 	}
 	return files
+}
+
+// belowRelease makes /lib/modules/RELEASE/kernel/x.ko relative to its directory.
+func belowRelease(file string) string {
+	if _, below, ok := strings.Cut(file, "/lib/modules/"); ok && path.IsAbs(file) {
+		_, file, _ = strings.Cut(below, "/")
+	}
+	return file
 }
 
 // readModuleStore looks for the modules of the running kernel and of no other.
@@ -125,7 +130,14 @@ func readModuleStore(t *Tree, release string) moduleStore {
 		return s
 	}
 	if data, err := t.ReadFile(s.dir + "/modules.dep"); err == nil {
-		s.files = parseModulesDep(data)
+		s.files, s.indexed = parseModulesDep(data), true
+		// A package that was replaced under the running kernel leaves a list of
+		// files that are gone. (A recording holds only the list.)
+		for name, file := range s.files {
+			if t.Live() && !t.Exists(path.Join(s.dir, file.path)) {
+				delete(s.files, name)
+			}
+		}
 	}
 	if data, err := t.ReadFile(s.dir + "/modules.builtin"); err == nil {
 		s.builtin = map[string]bool{}
@@ -226,13 +238,15 @@ func kernelConfig(t *Tree, release string) []byte {
 	return nil
 }
 
-// configQdiscs returns the qdisc modules that a kernel configuration builds in,
-// as module names.
-func configQdiscs(config []byte) map[string]bool {
+// configModules returns what a kernel configuration builds in, as module names;
+// nil without a configuration. Only qdiscs: the kernel lists its algorithms itself.
+func configModules(config []byte) map[string]bool {
+	if config == nil {
+		return nil
+	}
 	builtin := map[string]bool{}
-	lines := bufio.NewScanner(bytes.NewReader(config))
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), "=")
+	for line := range bytes.Lines(config) {
+		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), "=")
 		kind, ok := strings.CutPrefix(name, "CONFIG_NET_SCH_")
 		// NET_SCH_DEFAULT chooses among the others.
 		if ok && value == "y" && kind != "DEFAULT" {

@@ -131,8 +131,19 @@ func ownsNetns() bool {
 
 // mount is what matters of a line of /proc/self/mountinfo.
 type mount struct {
+	device   string // "254:0"
+	root     string // the directory of the file system that is mounted
 	point    string
+	fstype   string
 	readOnly bool
+}
+
+func mountinfo(t *Tree, name string) []mount {
+	data, err := t.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return parseMountinfo(data)
 }
 
 // parseMountinfo reads mountinfo; lines that are not understood are left out.
@@ -145,8 +156,12 @@ func parseMountinfo(data []byte) []mount {
 		if !ok || len(f) < 6 {
 			continue
 		}
-		m := mount{point: unescapeMount(f[4]), readOnly: hasOption(f[5], "ro")}
-		if s := strings.Fields(after); len(s) > 2 {
+		m := mount{device: f[2], root: f[3], point: unescapeMount(f[4]), readOnly: hasOption(f[5], "ro")}
+		s := strings.Fields(after)
+		if len(s) > 0 {
+			m.fstype = s[0]
+		}
+		if len(s) > 2 {
 			m.readOnly = m.readOnly || hasOption(s[2], "ro")
 		}
 		mounts = append(mounts, m)
@@ -190,18 +205,10 @@ func mountReadOnly(mounts []mount, name string) (readOnly, ok bool) {
 // that process 1 sees it writable, so this process alone is shut in.
 func procSysReadOnly(t *Tree) (readOnly, sandboxed bool) {
 	const key = "/proc/sys/net/ipv4/tcp_congestion_control"
-	data, err := t.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false, false
-	}
-	readOnly, _ = mountReadOnly(parseMountinfo(data), key)
+	readOnly, _ = mountReadOnly(mountinfo(t, "/proc/self/mountinfo"), key)
 	if !readOnly {
 		return false, false
 	}
-	data, err = t.ReadFile("/proc/1/mountinfo")
-	if err != nil {
-		return true, false
-	}
-	first, ok := mountReadOnly(parseMountinfo(data), key)
-	return true, ok && !first
+	first, known := mountReadOnly(mountinfo(t, "/proc/1/mountinfo"), key)
+	return true, known && !first
 }
