@@ -19,12 +19,13 @@ import (
 // Unit is the name of accel's service.
 const Unit = "accel.service"
 
-// How long systemd may take. D-Bus calls have been seen to hang for ever on
-// hosts whose system bus is in trouble; starting and stopping have to outlast
-// a Heal on a slow host.
+// How long systemd may take, all calls of one method together. D-Bus calls
+// have been seen to hang for ever on hosts whose system bus is in trouble. A
+// start has to outlast the agent's first healing, and on a slow host reloading
+// systemd takes several seconds, too.
 const (
-	askTimeout = 10 * time.Second // reading properties
-	jobTimeout = 25 * time.Second // enabling, starting, stopping
+	askTimeout = 10 * time.Second
+	jobTimeout = 60 * time.Second
 )
 
 var (
@@ -64,9 +65,15 @@ type manager interface {
 	Close()
 }
 
+// dialSystemd connects root to systemd's own socket, as systemctl does, so that
+// neither a missing nor a hanging bus matters; everybody else to the system bus.
 func dialSystemd(ctx context.Context) (manager, error) {
-	// The system bus, or for root systemd's own socket where no bus runs.
-	c, err := dbus.NewWithContext(ctx)
+	if os.Geteuid() == 0 {
+		if c, err := dbus.NewSystemdConnectionContext(ctx); err == nil {
+			return c, nil
+		}
+	}
+	c, err := dbus.NewSystemConnectionContext(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -79,13 +86,22 @@ func (s *Systemd) booted() bool {
 	return err == nil && fi.IsDir()
 }
 
+// overdue: when time is up the connection is closed, and what a call says then
+// ("use of closed network connection") is not the cause.
+func overdue(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("no answer in time: %w", ctx.Err())
+	}
+	return err
+}
+
 func (s *Systemd) connect(ctx context.Context) (manager, error) {
 	if !s.booted() {
 		return nil, tuning.ErrNoManager
 	}
 	m, err := s.dial(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking systemd: %w", err)
+		return nil, fmt.Errorf("connecting to systemd: %w", overdue(ctx, err))
 	}
 	return m, nil
 }
@@ -108,6 +124,7 @@ func (s *Systemd) State(ctx context.Context) (tuning.ServiceState, error) {
 	if err == nil {
 		defer m.Close()
 		st, err = state(ctx, m)
+		err = overdue(ctx, err)
 	}
 	if err != nil {
 		st = s.fromFiles()
@@ -176,10 +193,12 @@ func (s *Systemd) fromFiles() tuning.ServiceState {
 // and forgets what it has given up on; the caller need not ask for that when
 // nothing changed.
 //
-// It returns once the agent has done its first healing, at most 25 s later.
+// It returns once the agent has done its first healing, at most a minute later.
 // errors.Is: tuning.ErrNoManager, ErrNotInstalled, ErrMasked,
 // context.DeadlineExceeded.
-func (s *Systemd) Enable(ctx context.Context) error {
+func (s *Systemd) Enable(ctx context.Context) error { return s.do(ctx, enable) }
+
+func (s *Systemd) do(ctx context.Context, f func(context.Context, manager) error) error {
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
 	m, err := s.connect(ctx)
@@ -187,7 +206,10 @@ func (s *Systemd) Enable(ctx context.Context) error {
 		return err
 	}
 	defer m.Close()
+	return overdue(ctx, f(ctx, m))
+}
 
+func enable(ctx context.Context, m manager) error {
 	load, err := property(ctx, m, "LoadState")
 	if err != nil {
 		return fmt.Errorf("asking systemd for %s: %w", Unit, err)
@@ -230,15 +252,9 @@ func (s *Systemd) Enable(ctx context.Context) error {
 // Disable stops the service and takes it out of the boot. A service that is
 // not installed is disabled already. errors.Is: tuning.ErrNoManager,
 // context.DeadlineExceeded.
-func (s *Systemd) Disable(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
-	defer cancel()
-	m, err := s.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
+func (s *Systemd) Disable(ctx context.Context) error { return s.do(ctx, disable) }
 
+func disable(ctx context.Context, m manager) error {
 	if err := job(ctx, m, m.StopUnitContext); err != nil && !unknownUnit(err) {
 		return fmt.Errorf("stopping %s: %w", Unit, err)
 	}
@@ -281,7 +297,7 @@ func job(ctx context.Context, m manager, submit func(ctx context.Context, unit, 
 		}
 		return errors.New(why)
 	case <-ctx.Done():
-		return fmt.Errorf("systemd has not finished: %w", ctx.Err())
+		return ctx.Err()
 	}
 }
 
