@@ -210,7 +210,7 @@ func checkArguments(app *cli.App, command *cli.Command, words, literal []string)
 	if len(all) > len(takes) {
 		extra := all[len(takes)]
 		next := text.T("For help: accel %s --help", command.Name)
-		if len(all) > len(literal) { // a flag without its dashes?
+		if len(words) > len(takes) { // a flag without its dashes?
 			if near := text.Nearest(extra, flagNames(command.Flags)); near != "" || hasFlag(command.Flags, extra) {
 				if near == "" {
 					near = extra

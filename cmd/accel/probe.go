@@ -59,11 +59,13 @@ func (a *accel) probe(c *cli.Context) error {
 func probeProblem(err error, algorithm string) error {
 	p := &tuning.Problem{Exit: tuning.ExitFailed, Err: err}
 	switch {
+	case errors.Is(err, context.Canceled):
+		p.Err = text.Errorf("interrupted; nothing is left behind")
 	case errors.Is(err, socket.ErrNoLoopback):
 		p.Next = text.T("Set the loopback link up: ip link set lo up")
 	case errors.Is(err, socket.ErrNoAlgorithm):
 		p.Exit = tuning.ExitImpossible
-		p.Next = text.T("accel detect lists the algorithms that can be had.")
+		p.Next = text.T("The algorithms that can be had are listed by: accel detect")
 	case errors.Is(err, socket.ErrPermission):
 		p.Next = text.T("Run it as root: sudo accel %s", "probe --algorithm="+algorithm)
 	case errors.Is(err, probe.ErrNothingArrived), errors.Is(err, context.DeadlineExceeded):

@@ -26,6 +26,11 @@ func (a *accel) status(c *cli.Context) error {
 		return printJSON(a.out, s)
 	}
 	p := &page{screen: a.outScreen}
+	statusPage(p, s)
+	return p.print()
+}
+
+func statusPage(p *page, s *tuning.Status) {
 	verdictLines(p, s)
 	p.gap()
 	if e := s.Enabled; e != nil {
@@ -42,7 +47,6 @@ func (a *accel) status(c *cli.Context) error {
 	p.row(text.T("Drift"), driftLines(s)...)
 	hostRows(p, s)
 	notes(p, s.Notes)
-	return p.print()
 }
 
 // detectDocument is what `accel detect --json` prints: the status document
