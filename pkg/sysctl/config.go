@@ -1,6 +1,7 @@
 package sysctl
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -22,7 +23,10 @@ type Config struct {
 	world *world
 	entry []entry // the lines of all files that are read, in reading order
 	rules []rule  // what the tool makes of them, in the order in which it writes
-	paths map[string]bool
+
+	paths    map[string]bool // the paths of all rules, as texts
+	named    map[Key][]int   // the rules that name a key, by their place in rules
+	patterns []int           // the others that set something
 }
 
 // An entry is a line and where it stands.
@@ -40,7 +44,7 @@ type rule struct {
 
 // assemble turns the lines into the rules of the tool.
 func assemble(w *world, entries []entry) *Config {
-	c := &Config{world: w, entry: entries, paths: map[string]bool{}}
+	c := &Config{world: w, entry: entries, paths: map[string]bool{}, named: map[Key][]int{}}
 	switch w.order {
 	case Procps:
 		// A list, worked off from first to last.
@@ -71,11 +75,14 @@ func assemble(w *world, entries []entry) *Config {
 			continue
 		}
 		c.paths[r.Path] = true
+		if r.Exclude {
+			continue // its path is all that matters
+		}
 		if r.Pattern() {
-			r.paths = []string{r.Path}
-			if w.order == Systemd {
-				r.paths, _ = expandBraces(r.Path)
-			}
+			r.paths = w.alternatives(r.Path)
+			c.patterns = append(c.patterns, len(kept))
+		} else if k, ok := w.names(r.Path); ok {
+			c.named[k] = append(c.named[k], len(kept))
 		}
 		kept = append(kept, r)
 	}
@@ -83,39 +90,46 @@ func assemble(w *world, entries []entry) *Config {
 	return c
 }
 
-// writes reports whether the tool writes k for this rule.
-func (c *Config) writes(r rule, k Key) bool {
-	if r.Exclude {
-		return false
+// alternatives gives the patterns that the tool looks up for a pattern; none if
+// there are too many.
+func (w *world) alternatives(pattern string) []string {
+	if w.order == Procps {
+		return []string{pattern} // to it, braces are themselves
 	}
-	if !r.Pattern() {
-		named, ok := resolve(r.Path)
-		return ok && named == k && !c.dotDot(r.Path)
+	all, _ := expandBraces(pattern)
+	return all
+}
+
+func hasDotDot(p string) bool { return slices.Contains(strings.Split(p, "/"), "..") }
+
+// names gives the key that a path leads the tool to. With ".." in it, systemd
+// refuses it, and the kernel wants the directory before it to exist.
+func (w *world) names(p string) (Key, bool) {
+	k, ok := resolve(p)
+	if !ok || !hasDotDot(p) {
+		return k, ok
 	}
-	// A path that is written out, or excluded, is not set by a pattern. The
-	// tools compare texts: one that is written another way, which only procps
-	// keeps, does not count.
-	for _, p := range r.paths {
-		if strings.Contains(p, "..") {
-			if c.world.order == Procps && slices.ContainsFunc(c.world.expand(p), func(f found) bool {
-				return f.key == k && !c.paths[f.path]
+	elems := strings.Split(p, "/")
+	for i, e := range elems {
+		if e == ".." && (w.order == Systemd || !w.isDir("proc/sys/"+strings.Join(elems[:i], "/"))) {
+			return "", false
+		}
+	}
+	return k, true
+}
+
+// matches reports whether one of the patterns of a rule sets k. A path that is
+// written out, or excluded, is not set by a pattern. The tools compare texts: one
+// that is written another way, which only procps keeps, does not count.
+func (w *world) matches(patterns []string, k Key, taken map[string]bool) bool {
+	for _, p := range patterns {
+		if hasDotDot(p) {
+			if w.order == Procps && slices.ContainsFunc(w.expand(p), func(f found) bool {
+				return f.key == k && !taken[f.path]
 			}) {
 				return true
 			}
-		} else if text, ok := matchPath(p, k); ok && !c.paths[text] {
-			return true
-		}
-	}
-	return false
-}
-
-// dotDot reports whether the tool finds nothing behind this path because of the
-// ".." in it: systemd refuses them, and the kernel wants the directory before it
-// to exist.
-func (c *Config) dotDot(p string) bool {
-	elems := strings.Split(p, "/")
-	for i, e := range elems {
-		if e == ".." && (c.world.order == Systemd || !c.world.isDir("proc/sys/"+strings.Join(elems[:i], "/"))) {
+		} else if text, ok := matchPath(p, k); ok && !taken[text] {
 			return true
 		}
 	}
@@ -202,11 +216,16 @@ func (c *Config) Lookup(k Key) (Assignment, bool) {
 // most, except where several patterns match: each of them is written. Procps
 // writes every line in turn, so an earlier value is in force for a moment.
 func (c *Config) Writes(k Key) []Assignment {
-	var all []Assignment
-	for _, r := range c.rules {
-		if c.writes(r, k) {
-			all = append(all, r.assignment(k))
+	at := slices.Clone(c.named[k])
+	for _, i := range c.patterns {
+		if c.world.matches(c.rules[i].paths, k, c.paths) {
+			at = append(at, i)
 		}
+	}
+	slices.Sort(at)
+	var all []Assignment
+	for _, i := range at {
+		all = append(all, c.rules[i].assignment(k))
 	}
 	return all
 }
@@ -237,15 +256,11 @@ func (c *Config) All(k Key) []Assignment {
 		if e.Exclude {
 			continue
 		}
-		one := &Config{world: c.world}
-		r := rule{entry: e}
 		if e.Pattern() {
-			r.paths = []string{e.Path}
-			if c.world.order == Systemd {
-				r.paths, _ = expandBraces(e.Path)
+			if c.world.matches(c.world.alternatives(e.Path), k, nil) {
+				all = append(all, e.assignment(k))
 			}
-		}
-		if one.writes(r, k) {
+		} else if named, ok := c.world.names(e.Path); ok && named == k {
 			all = append(all, e.assignment(k))
 		}
 	}
@@ -256,27 +271,22 @@ func (c *Config) All(k Key) []Assignment {
 // exist or not, and those of the root's proc/sys that patterns match.
 func (c *Config) Keys() []Key {
 	set := map[Key]bool{}
-	for _, r := range c.rules {
-		if r.Exclude {
-			continue
-		}
-		if k, ok := r.Key(); ok {
-			set[k] = true
-		}
-		for _, p := range r.paths {
+	for k := range c.named {
+		set[k] = true
+	}
+	for _, i := range c.patterns {
+		for _, p := range c.rules[i].paths {
+			if c.world.order == Systemd && hasDotDot(p) {
+				continue
+			}
 			for _, f := range c.world.expand(p) {
-				set[f.key] = true
+				if !c.paths[f.path] {
+					set[f.key] = true
+				}
 			}
 		}
 	}
-	var keys []Key
-	for k := range set {
-		if _, ok := c.Lookup(k); ok {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(maps.Keys(set))
 }
 
 // Problems lists what does not work, or not as it looks, in the files that are

@@ -113,7 +113,7 @@ func (l *linter) content(data []byte) {
 }
 
 var (
-	second  = regexp.MustCompile(`[ \t,;]+[-\w./]+[ \t]*=`)
+	second  = regexp.MustCompile(`[ \t,;](net|kernel|vm|fs|dev|user|abi|debug|crypto|sunrpc|xen)[./][-\w./]*[ \t]*=`)
 	word    = regexp.MustCompile(`^[a-z0-9_]+$`)
 	pasted  = regexp.MustCompile(`^(sudo +)?(/\S*/)?sysctl\s`)
 	trailer = regexp.MustCompile(`[ \t](#|;|//)`)
@@ -161,6 +161,10 @@ func (l *linter) line(line Line, text []byte) {
 	}
 	if r, ok := odd(line.Path); ok {
 		l.add(n, Refused, "the key contains %s, so there is no such setting: %s", r, quote(line.Path))
+		return
+	}
+	if l.order == Systemd && hasDotDot(line.Path) {
+		l.add(n, Refused, `systemd-sysctl refuses ".." in a key: %s`, quote(line.Path))
 		return
 	}
 	if k, ok := line.Key(); !ok && !line.Pattern() {

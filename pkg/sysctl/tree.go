@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -268,4 +269,76 @@ func Equal(a, b string) bool {
 		}
 	}
 	return true
+}
+
+// Taken says what a setting will hold after a text is written to it that now
+// holds current, as far as that can be told without the kernel: of a number, or
+// a row of numbers, the kernel takes as many as there are and overlooks what
+// follows them after a blank, and it reads 0x10 and 010 as other bases. So
+// "9 # more" makes 9, where a name with something behind it is refused. False if
+// the kernel will refuse it whatever the setting's limits are. For a setting
+// that holds no number, it is the text itself.
+func Taken(current, written string) (string, bool) {
+	now := strings.Fields(current)
+	for _, f := range now {
+		if _, err := strconv.ParseInt(f, 10, 64); err != nil {
+			now = nil
+			break
+		}
+	}
+	if len(now) == 0 {
+		return written, true
+	}
+	rest := written
+	for i := range now {
+		for rest != "" && kernelSpace(rest[0]) {
+			rest = rest[1:]
+		}
+		if rest == "" {
+			if i == 0 {
+				return "", false
+			}
+			break // the others stay
+		}
+		end := strings.IndexAny(rest, " \t\n")
+		if end < 0 {
+			end = len(rest)
+		}
+		n, ok := number(rest[:end])
+		if !ok {
+			return "", false
+		}
+		now[i], rest = n, rest[end:]
+	}
+	return strings.Join(now, "\t"), true
+}
+
+// kernelSpace is the kernel's isspace, which takes the no-break space of Latin-1
+// for one too.
+func kernelSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' || c == 0xa0 }
+
+// number reads a number as proc_dointvec and its kin do.
+func number(s string) (string, bool) {
+	// The kernel refuses longer ones, of which it could see a part only.
+	const longest = 20
+	digits, minus := strings.CutPrefix(s, "-")
+	if len(digits) > longest || digits == "" || digits[0] < '0' || digits[0] > '9' || strings.Contains(digits, "_") {
+		return "", false
+	}
+	base := 10
+	switch {
+	case len(digits) > 2 && (digits[:2] == "0x" || digits[:2] == "0X"):
+		digits, base = digits[2:], 16
+	case len(digits) > 1 && digits[0] == '0':
+		digits, base = digits[1:], 8
+	}
+	n, err := strconv.ParseUint(digits, base, 64)
+	if err != nil {
+		return "", false
+	}
+	text := strconv.FormatUint(n, 10)
+	if minus && n != 0 {
+		text = "-" + text
+	}
+	return text, true
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,7 +17,9 @@ import (
 
 // Bounds on what is read, against hostile files. The real tools have none.
 const (
-	maxFile    = 4 << 20 // bytes of one file
+	maxFile    = 2 << 20 // bytes of one file
+	maxTotal   = 8 << 20 // bytes of all
+	maxLines   = 1 << 15 // settings in all
 	maxFiles   = 4096    // in one directory
 	maxMatches = 1 << 16 // settings that one pattern finds
 )
@@ -33,6 +36,8 @@ type world struct {
 	listing  map[string][]string // the names in each of dirs
 	reading  []string
 	problems []Problem
+	bytes    int // read until now
+	lines    int
 }
 
 // A file is one that was read.
@@ -260,7 +265,17 @@ func (w *world) load(name string) *file {
 		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("cannot be read: %v", errno(err))})
 		return f
 	}
+	if w.bytes+len(data) > maxTotal {
+		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("more than %d MiB of files: accel does not look at it", maxTotal>>20)})
+		return f
+	}
+	w.bytes += len(data)
 	f.lines, f.issues = ParseFile(name, data, w.order)
+	if w.lines+len(f.lines) > maxLines {
+		f.lines = nil
+		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("more than %d settings in all files: accel does not look at it", maxLines)})
+	}
+	w.lines += len(f.lines)
 	if truncated {
 		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("larger than %d MiB: accel does not look at the rest", maxFile>>20)})
 	}
@@ -333,8 +348,8 @@ func (w *world) judge(c *Config) {
 	if !confRead && w.sets(conf) {
 		w.problem(conf, 0, Ignored, "it is not read at boot here: systemd-sysctl reads /etc/sysctl.d/*.conf only, and no link there leads to it")
 	}
-	for _, r := range c.rules {
-		if r.Pattern() && r.paths == nil {
+	for _, i := range c.patterns {
+		if r := c.rules[i]; r.paths == nil {
 			w.problem(r.file, r.Line.Number, Ignored, "too many braces in the pattern: accel does not look at it")
 		}
 	}
@@ -474,15 +489,40 @@ func (w *world) link(name string) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	target, err := os.Readlink(filepath.Join(dir, path.Base(name)))
+	p := filepath.Join(dir, path.Base(name))
+	st, err := os.Lstat(p)
 	if err != nil {
 		return "", false
 	}
-	if !path.IsAbs(target) {
+	target, ok := w.readlink(p, st)
+	if ok && !path.IsAbs(target) {
 		target = path.Join(path.Dir(name), target)
 	}
-	return target, true
+	return target, ok
 }
+
+// readlink returns the text of a link.
+//
+// A recorded tree may have gone through something that has no links, such as a
+// zip file or a checkout on Windows, and holds them as files with that text, as
+// git makes them. These are links too, except on the live host: a file whose
+// whole content is a path says nothing otherwise.
+func (w *world) readlink(p string, st fs.FileInfo) (string, bool) {
+	if st.Mode().Type() == fs.ModeSymlink {
+		target, err := os.Readlink(p)
+		return target, err == nil && target != ""
+	}
+	if w.root == "/" || !st.Mode().IsRegular() || st.Size() < 2 || st.Size() > unix.PathMax {
+		return "", false
+	}
+	data, _, err := readBounded(p, st)
+	if text := string(data); err == nil && linkText.MatchString(text) {
+		return text, true
+	}
+	return "", false
+}
+
+var linkText = regexp.MustCompile(`\A(/|\.{1,2}/)[^\s=\x00]*\z`)
 
 // inside turns a path from outside into one within the root.
 func (w *world) inside(p string) (string, bool) {
@@ -512,7 +552,8 @@ func (w *world) resolve(name string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if st.Mode().Type() != fs.ModeSymlink {
+		target, isLink := w.readlink(p, st)
+		if !isLink {
 			if rest != "" && !st.IsDir() {
 				return "", &fs.PathError{Op: "open", Path: p, Err: unix.ENOTDIR}
 			}
@@ -521,10 +562,6 @@ func (w *world) resolve(name string) (string, error) {
 		}
 		if links++; links > maxLinks {
 			return "", &fs.PathError{Op: "open", Path: p, Err: unix.ELOOP}
-		}
-		target, err := os.Readlink(p)
-		if err != nil {
-			return "", err
 		}
 		if path.IsAbs(target) {
 			done = "/"
