@@ -135,7 +135,10 @@ func enable(ctx context.Context, h *Host, wish Enabled, dryRun bool) (*Result, e
 	noteDirs(h.Files, s.st)
 	wish.Qdisc = wantedQdisc(s.st)
 	if dryRun {
-		res.Changed = slices.ContainsFunc(steps, func(st Step) bool { return st.Action == Set || st.Action == Restore }) || s.old == nil
+		for _, name := range differ(s.before, persisted(s.st)) {
+			res.Steps = append(res.Steps, fileStep(name, s.before[name], s.st))
+		}
+		res.Changed = s.old == nil || slices.ContainsFunc(res.Steps, func(st Step) bool { return st.Action == Set || st.Action == Restore })
 		return res, nil
 	}
 	if s.settled(steps) {
@@ -154,12 +157,17 @@ func enable(ctx context.Context, h *Host, wish Enabled, dryRun bool) (*Result, e
 	if err != nil {
 		return nil, s.rollBack(err)
 	}
+	for _, name := range files {
+		st := fileStep(name, s.before[name], s.st)
+		st.Changed = true
+		res.Steps = append(res.Steps, st)
+	}
 	wish.Qdisc = wantedQdisc(s.st)
-	s.st.settleRecords()
+	s.settle(s.st)
 	if err := saveState(h.Files, s.st); err != nil {
 		return nil, s.rollBack(err)
 	}
-	res.Changed = len(files) > 0 || anyChanged(res.Steps) || !reflect.DeepEqual(s.st, s.old)
+	res.Changed = anyChanged(res.Steps) || !reflect.DeepEqual(s.st, s.old)
 	return res, nil
 }
 
@@ -230,6 +238,9 @@ func (s *session) plan(settings []Setting, except []string) []Step {
 		case err != nil:
 		case s.st.ours(r, cur) && !sysctl.Equal(cur, r.Original):
 			steps = append(steps, Step{Setting: r.ID(), Current: &cur, Wanted: r.Original, Action: Restore, Why: text.T("no longer wished for")})
+			if r.Kind == KindQdisc {
+				s.borrow(cur, r.Original)
+			}
 		default:
 			r.Wrote = nil // the original, or somebody else's by now
 		}
@@ -238,8 +249,7 @@ func (s *session) plan(settings []Setting, except []string) []Step {
 }
 
 // intend puts the original, once, and the value that is about to be written
-// into the becoming state. Values that the default qdisc takes for a moment
-// while a link is rebuilt are among them.
+// into the becoming state.
 func (s *session) intend(w Setting, current, original string) {
 	r := s.st.record(w.Kind, w.Name)
 	if r == nil {
@@ -254,10 +264,15 @@ func (s *session) intend(w Setting, current, original string) {
 		}
 		return
 	}
+	s.borrow(w.Want, current, r.Original)
+}
+
+// borrow: the default qdisc may take these values for a moment.
+func (s *session) borrow(kinds ...string) {
 	if d := s.st.record(KindSysctl, string(sysctl.DefaultQdisc)); d != nil {
-		d.wrote(w.Want)
-		d.wrote(current)
-		d.wrote(r.Original)
+		for _, k := range kinds {
+			d.wrote(k)
+		}
 	}
 }
 
@@ -342,11 +357,11 @@ func (s *session) settled(steps []Step) bool {
 	if s.old == nil || s.old.Phase != Settled || slices.ContainsFunc(steps, func(st Step) bool { return st.Action == Set || st.Action == Restore }) {
 		return false
 	}
-	if !reflect.DeepEqual(s.before, persisted(s.st)) {
+	if len(differ(s.before, persisted(s.st))) > 0 {
 		return false
 	}
 	next := s.st.clone()
-	next.settleRecords()
+	s.settle(next)
 	next.Enabled.Qdisc = wantedQdisc(next)
 	return reflect.DeepEqual(next, s.old.clone())
 }
@@ -414,6 +429,11 @@ func (s *session) refuse(w Setting, st *Step, err error) {
 	st.Action, st.Reason = Skip, err.Error()
 	if failed.Action == Restore {
 		return // the record keeps the original; the next command tries again
+	}
+	if s.old != nil {
+		if before := s.old.record(w.Kind, w.Name); before != nil && before.Wanted == w.Want {
+			return // it was had before: a passing failure, and the wish stays
+		}
 	}
 	s.st.Refused = append(s.st.Refused, Refusal{Kind: w.Kind, Name: w.Name, Wanted: w.Want, Reason: err.Error()})
 	if w.Kind == KindModule {
@@ -544,17 +564,29 @@ func cannotSet(f *kernel.Facts, st *Step, err error) error {
 	return problem(ExitImpossible, err, text.T("%s cannot be set to %s", st.Setting, st.Wanted), next)
 }
 
-// settleRecords ends a command that went well: it forgets the values that were only on the way, and the records
-// of wishes that are gone and put back.
-func (s *State) settleRecords() {
-	s.Phase = Settled
+// settle ends a command that went well: it forgets the values that were only
+// on the way, and the records of wishes that are gone and put back.
+func (s *session) settle(st *State) {
+	st.Phase = Settled
 	allowed := string(sysctl.AllowedCongestionControl)
-	s.Records = slices.DeleteFunc(s.Records, func(r Record) bool {
+	st.Records = slices.DeleteFunc(st.Records, func(r Record) bool {
 		return r.Wanted == "" && len(r.Wrote) == 0 && r.Name != allowed && r.Kind != KindQdisc
 	})
-	for i := range s.Records {
-		if r := &s.Records[i]; r.Wanted != "" {
-			r.Wrote = []string{r.Wanted}
+	for i := range st.Records {
+		r := &st.Records[i]
+		if r.Wanted == "" {
+			continue
+		}
+		on := r.Wrote
+		r.Wrote = []string{r.Wanted}
+		if len(on) < 2 || r.Kind != KindSysctl {
+			continue
+		}
+		// A default qdisc that was borrowed and could not be given back is
+		// still ours.
+		live, err := s.h.Sysctl.Read(sysctl.Key(r.Name))
+		if err == nil && !sysctl.Equal(live, r.Wanted) && slices.Contains(on, live) {
+			r.wrote(live)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func disable(ctx context.Context, h *Host, dryRun bool) (*Result, error) {
 		for _, u := range steps {
 			res.Steps = append(res.Steps, u.step)
 		}
-		for name := range persisted(s.st) {
+		for _, name := range generatedFiles {
 			if have, ours, err := ourFile(h.Files, name); err == nil && ours && have != nil {
 				res.Steps = append(res.Steps, removeStep(name))
 			}
@@ -103,8 +103,8 @@ func disable(ctx context.Context, h *Host, dryRun bool) (*Result, error) {
 }
 
 func removeStep(name string) Step {
-	there := text.T("there")
-	return Step{Setting: fileID(name), Current: &there, Wanted: text.T("missing"), Action: Restore}
+	there := content([]byte{}, nil)
+	return Step{Setting: fileID(name), Current: &there, Wanted: content(nil, nil), Action: Restore}
 }
 
 // endDisable forgets what was put back. Only what failed is kept.

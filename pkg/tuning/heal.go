@@ -77,12 +77,17 @@ func Heal(ctx context.Context, h *Host, o HealOptions) (*Result, error) {
 	if err := s.apply(res, settings, false); err != nil {
 		return res, err
 	}
-	s.st.settleRecords()
+	s.settle(s.st)
 	s.st.Enabled.Qdisc = wantedQdisc(s.st)
+	before := map[string][]byte{}
+	for _, name := range generatedFiles {
+		before[name], _, _ = ourFile(h.Files, name)
+	}
 	changed, err := writeFiles(h.Files, s.st)
 	for _, name := range changed {
-		found := text.T("missing or changed")
-		res.Steps = append(res.Steps, Step{Setting: fileID(name), Current: &found, Wanted: text.T("as accel wrote it"), Action: Set, Changed: true})
+		st := fileStep(name, before[name], s.st)
+		st.Changed = true
+		res.Steps = append(res.Steps, st)
 	}
 	if !reflect.DeepEqual(s.st, onDisk) {
 		err = errors.Join(err, saveState(h.Files, s.st))
@@ -90,8 +95,6 @@ func Heal(ctx context.Context, h *Host, o HealOptions) (*Result, error) {
 	res.Changed = anyChanged(res.Steps)
 	return res, err
 }
-
-func fileID(name string) string { return "file " + name }
 
 func interruptedNext(st *State) string {
 	if st.Phase == Disabling {
@@ -156,22 +159,16 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 func fileDrifts(f files.FS, st *State) []Drift {
 	var out []Drift
 	want := persisted(st)
-	for _, name := range []string{SysctlFile, ModulesFile} {
+	for _, name := range generatedFiles {
 		have, ours, err := ourFile(f, name)
-		d := Drift{Setting: fileID(name), Wanted: text.T("as accel wrote it")}
+		d := Drift{Setting: fileID(name), Wanted: content(want[name], want[name]), Live: content(have, want[name])}
 		switch {
 		case err != nil:
 			d.Live = text.T("not readable")
-		case !ours && want[name] == nil, string(have) == string(want[name]) && (have == nil) == (want[name] == nil):
+		case !ours && want[name] == nil, d.Live == d.Wanted:
 			continue
 		case !ours:
 			d.Live = text.T("somebody else's file")
-		case want[name] == nil:
-			d.Live, d.Wanted = text.T("there"), text.T("missing")
-		case have == nil:
-			d.Live = text.T("missing")
-		default:
-			d.Live = text.T("changed")
 		}
 		out = append(out, d)
 	}

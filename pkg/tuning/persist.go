@@ -18,6 +18,42 @@ const mark = "# Written by accel; changes here are lost."
 
 var header = []string{mark[2:], "To undo everything: accel disable"}
 
+// generatedFiles are the files accel writes outside its state directory.
+var generatedFiles = []string{SysctlFile, ModulesFile}
+
+func fileID(name string) string { return "file " + name }
+
+// content says what a generated file holds, compared with what it should.
+func content(have, want []byte) string {
+	switch {
+	case have == nil:
+		return text.T("missing")
+	case want != nil && bytes.Equal(have, want):
+		return text.T("as accel writes it")
+	case want == nil:
+		return text.T("there")
+	default:
+		return text.T("different")
+	}
+}
+
+// fileStep is the step that makes a generated file what a state says.
+func fileStep(name string, before []byte, st *State) Step {
+	want := persisted(st)[name]
+	current := content(before, want)
+	return Step{Setting: fileID(name), Current: &current, Wanted: content(want, want), Action: Set, Why: text.T("the same at every boot")}
+}
+
+// differ lists the generated files that do not hold what they should.
+func differ(have, want map[string][]byte) (names []string) {
+	for _, name := range generatedFiles {
+		if content(have[name], want[name]) != content(want[name], want[name]) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // persisted gives the contents of accel's generated files for a state; a file
 // that is not needed has none.
 func persisted(s *State) map[string][]byte {
@@ -61,7 +97,7 @@ func ourFile(f files.FS, name string) (data []byte, ours bool, err error) {
 // fails where somebody else's file has the name of one of ours.
 func generated(f files.FS) (map[string][]byte, error) {
 	out := map[string][]byte{}
-	for _, name := range []string{SysctlFile, ModulesFile} {
+	for _, name := range generatedFiles {
 		data, ours, err := ourFile(f, name)
 		if err != nil {
 			return nil, problem(ExitFailed, err, text.T("reading %s", name), fileHint(err, name))
@@ -78,7 +114,7 @@ func generated(f files.FS) (map[string][]byte, error) {
 // directories that were made for them.
 func putFiles(f files.FS, before map[string][]byte, made []string) error {
 	var errs []error
-	for _, name := range []string{SysctlFile, ModulesFile} {
+	for _, name := range generatedFiles {
 		now, ours, err := ourFile(f, name)
 		switch {
 		case err != nil:
@@ -109,7 +145,7 @@ func removeEmpty(f files.FS, dirs []string) (err error) {
 // which ones it changed.
 func writeFiles(f files.FS, s *State) (changed []string, err error) {
 	want := persisted(s)
-	for _, name := range []string{SysctlFile, ModulesFile} {
+	for _, name := range generatedFiles {
 		have, ours, err := ourFile(f, name)
 		if err == nil && !ours {
 			continue // a stranger's; generated and the drift name it
@@ -147,7 +183,7 @@ func noteDirs(f files.FS, s *State) {
 // removeFiles takes accel's generated files away, and the directories it made
 // for them if nothing else is in them now.
 func removeFiles(f files.FS, dirs []string) (changed []string, err error) {
-	for _, name := range []string{SysctlFile, ModulesFile} {
+	for _, name := range generatedFiles {
 		have, ours, rerr := ourFile(f, name)
 		if rerr == nil && !ours {
 			continue

@@ -42,7 +42,7 @@ func TestEnableDisable(t *testing.T) {
 	}
 
 	again := mustEnable(t, f, Request{})
-	if again.Changed || len(f.ops) != len(again.Steps)-len(again.Steps)+len(f.ops) {
+	if again.Changed {
 		t.Errorf("the second enable changed something: %+v", again)
 	}
 
@@ -79,7 +79,7 @@ func TestDryRunWritesNothing(t *testing.T) {
 	f := newFakeHost()
 	f.during(0, 0, nil, func() {
 		res := mustEnable(t, f, Request{DryRun: true})
-		if !res.Changed || len(res.Steps) != 6 {
+		if !res.Changed || len(res.Steps) != 8 {
 			t.Errorf("%+v", res)
 		}
 	})

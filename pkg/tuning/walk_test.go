@@ -64,15 +64,15 @@ func walk(t *testing.T, seed uint64) {
 		}
 		return q
 	}
-	// mess: whether anything may be other than accel or the model left it.
-	foreign := map[string]bool{}
+	// foreign are the settings that somebody else changed since, and to what.
+	foreign := map[string]string{}
 	disable := func() {
 		res, err := Disable(t.Context(), f.host(), false)
 		if err != nil {
 			t.Errorf("disable: %v", err)
 		}
 		for _, l := range res.Left {
-			if !foreign[l.Setting] {
+			if _, ok := foreign[l.Setting]; !ok {
 				t.Errorf("disable left %s, which nobody changed", l)
 			}
 		}
@@ -116,7 +116,7 @@ func walk(t *testing.T, seed uint64) {
 			if f.files[StateFile] == "" {
 				m.values[k] = foreignValues[k]
 			} else {
-				foreign[k.String()] = true
+				foreign[k.String()] = foreignValues[k]
 			}
 		case n < 8:
 			name := []string{"eth0", "eth1"}[r.IntN(2)]
@@ -133,13 +133,13 @@ func walk(t *testing.T, seed uint64) {
 			if f.files[StateFile] == "" {
 				m.links[name] = *l
 			} else {
-				foreign["qdisc "+name] = true
+				foreign["qdisc "+name] = "htb"
 			}
 		case n < 9:
 			tell("reboot")
 			f.reboot()
-			m.reboot(f)
 			clear(foreign)
+			m.reboot(f, foreign)
 		case n < 10:
 			tell("heal")
 			if _, err := Heal(t.Context(), f.host(), HealOptions{RetryRefused: r.IntN(2) == 0}); err == nil {
@@ -159,7 +159,7 @@ func walk(t *testing.T, seed uint64) {
 			}
 			if err == nil {
 				m.beforeFirst(f, before)
-				claimed(foreign)
+				reached(f, foreign)
 			}
 		default:
 			at := 1 + r.IntN(40)
@@ -178,11 +178,7 @@ func walk(t *testing.T, seed uint64) {
 				}
 			})
 			m.beforeFirst(f, before)
-			for k, v := range foreignValues {
-				if f.values[k] != v {
-					delete(foreign, k.String()) // the command got that far
-				}
-			}
+			reached(f, foreign)
 			if f.files[StateFile] == "" {
 				for k := range foreignValues {
 					m.values[k] = f.values[k]
@@ -209,30 +205,61 @@ func walk(t *testing.T, seed uint64) {
 
 // claimed: an enable or a healing takes the sysctls back from whoever changed
 // them. A qdisc that somebody configured stays his.
-func claimed(foreign map[string]bool) {
-	maps.DeleteFunc(foreign, func(k string, _ bool) bool { return !strings.HasPrefix(k, "qdisc ") })
+func claimed(foreign map[string]string) {
+	maps.DeleteFunc(foreign, func(k, _ string) bool { return !strings.HasPrefix(k, "qdisc ") })
 }
 
-// beforeFirst: with the first enable, what the host had becomes the original.
-func (m *model) beforeFirst(f *fakeHost, before seen) {
-	if _, had := before.Files[StateFile]; had || f.files[StateFile] == "" {
-		return
+// reached is claimed by a command that may not have got as far.
+func reached(f *fakeHost, foreign map[string]string) {
+	for k, v := range foreignValues {
+		if f.values[k] != v {
+			delete(foreign, k.String())
+		}
 	}
-	m.values = maps.Clone(before.Values)
 }
 
-// reboot: without accel, a boot sets the distribution's values.
-func (m *model) reboot(f *fakeHost) {
-	if f.files[StateFile] == "" {
-		maps.Copy(m.values, f.boot)
-		m.values[sysctl.AllowedCongestionControl] = "reno cubic"
+// touched: the state holds an original of the key.
+func touched(state string, k sysctl.Key) bool {
+	s, err := parseState([]byte(state))
+	return err == nil && s.record(KindSysctl, string(k)) != nil
+}
+
+// beforeFirst: what a key held when accel first touched it becomes the
+// original.
+func (m *model) beforeFirst(f *fakeHost, before seen) {
+	for k := range foreignValues {
+		if !touched(before.Files[StateFile], k) && touched(f.files[StateFile], k) {
+			m.values[k] = before.Values[k]
+		}
+	}
+}
+
+// reboot: what accel does not hold, a boot sets as the distribution says.
+func (m *model) reboot(f *fakeHost, foreign map[string]string) {
+	state := f.files[StateFile]
+	for k := range foreignValues {
+		if !touched(state, k) {
+			m.values[k] = f.boot[k]
+		} else if f.files[SysctlFile] == "" && f.boot[k] != m.values[k] {
+			// The boot was the distribution's alone: a command had been
+			// interrupted. What it set is not accel's to change, unless it is
+			// what accel was about to set; then the original comes back.
+			foreign[k.String()] = f.boot[k]
+			if st, err := parseState([]byte(state)); err == nil && st.record(KindSysctl, string(k)).ours(f.boot[k]) {
+				delete(foreign, k.String())
+			}
+		}
 	}
 	for n, l := range m.links {
-		if !l.veth {
-			// A qdisc that somebody had set by hand is gone with the boot, and
-			// the default in its place.
-			if f.files[StateFile] == "" || l.configured != "" {
-				l.configured, l.kind = "", m.values[sysctl.DefaultQdisc]
+		if l.veth {
+			continue
+		}
+		// A qdisc that somebody had set by hand is gone with the boot, and the
+		// default in its place.
+		if !touched(state, sysctl.DefaultQdisc) || l.configured != "" {
+			l.configured, l.kind = "", m.values[sysctl.DefaultQdisc]
+			if f.files[SysctlFile] == "" {
+				l.kind = f.boot[sysctl.DefaultQdisc]
 			}
 			m.links[n] = l
 		}
@@ -251,12 +278,12 @@ func (m *model) adopt(f *fakeHost, setting string) {
 }
 
 // check compares the disabled host with the model.
-func (m *model) check(t *testing.T, f *fakeHost, foreign map[string]bool) {
+func (m *model) check(t *testing.T, f *fakeHost, foreign map[string]string) {
 	t.Helper()
 	for _, k := range slices.Sorted(maps.Keys(foreignValues)) {
 		want := m.values[k]
-		if foreign[k.String()] {
-			want = foreignValues[k]
+		if v, ok := foreign[k.String()]; ok {
+			want = v
 		}
 		if f.values[k] != want {
 			t.Errorf("%s is %s, want %s", k, f.values[k], want)
@@ -266,7 +293,7 @@ func (m *model) check(t *testing.T, f *fakeHost, foreign map[string]bool) {
 		if l.leftover {
 			t.Errorf("a placeholder is left on %s", name)
 		}
-		if l.veth || foreign["qdisc "+name] {
+		if _, ok := foreign["qdisc "+name]; l.veth || ok {
 			continue
 		}
 		if w := m.links[name]; l.configured != w.configured || l.configured == "" && l.kind != w.kind {
