@@ -27,6 +27,7 @@ type Config struct {
 	paths    map[string]bool // the paths of all rules, as texts
 	named    map[Key][]int   // the rules that name a key, by their place in rules
 	patterns []int           // the others that set something
+	excluded map[Key]entry   // the lines that only except a key
 }
 
 // An entry is a line and where it stands.
@@ -44,7 +45,7 @@ type rule struct {
 
 // assemble turns the lines into the rules of the tool.
 func assemble(w *world, entries []entry) *Config {
-	c := &Config{world: w, entry: entries, paths: map[string]bool{}, named: map[Key][]int{}}
+	c := &Config{world: w, entry: entries, paths: map[string]bool{}, named: map[Key][]int{}, excluded: map[Key]entry{}}
 	switch w.order {
 	case Procps:
 		// A list, worked off from first to last.
@@ -76,7 +77,10 @@ func assemble(w *world, entries []entry) *Config {
 		}
 		c.paths[r.Path] = true
 		if r.Exclude {
-			continue // its path is all that matters
+			if k, ok := w.names(r.Path); ok {
+				c.excluded[k] = r.entry
+			}
+			continue // its path is all that matters to the others
 		}
 		if r.Pattern() {
 			r.paths = w.alternatives(r.Path)
@@ -246,6 +250,18 @@ func (c *Config) InForce(k Key, accepts func(value string) bool) (Assignment, bo
 		}
 	}
 	return Assignment{}, false
+}
+
+// Excluded returns the "-key" line without a value that keeps patterns from
+// setting k, and, with systemd, lines before it that name k too. Only File, Line
+// and Target of the Assignment say anything else than k. Where Lookup finds
+// nothing although All does, this is why.
+func (c *Config) Excluded(k Key) (Assignment, bool) {
+	e, ok := c.excluded[k]
+	if !ok {
+		return Assignment{}, false
+	}
+	return e.assignment(k), true
 }
 
 // All lists every assignment of k in reading order: those that lose, repeat

@@ -54,8 +54,8 @@ func matchElem(elem, name string) bool {
 	return fnmatch(elem, name)
 }
 
-// fnmatch is fnmatch(3) in the C locale, byte by byte. It takes time in
-// proportion to len(p) * len(s) at most.
+// fnmatch is fnmatch(3) in the C locale, byte by byte. It goes back to the last
+// star only, so its time does not explode with the number of stars.
 func fnmatch(p, s string) bool {
 	starP, starS := -1, 0 // where to go back to: behind the last star
 	i, j := 0, 0

@@ -102,7 +102,7 @@ func FuzzMatch(f *testing.F) {
 	f.Add("[[.x.]-[=y=]", "x")
 	f.Add("[[:", "[")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		if len(pattern)*len(name) > 1<<20 {
+		if len(pattern) > 1<<10 || len(name) > 1<<8 {
 			return
 		}
 		start := time.Now()
@@ -110,7 +110,7 @@ func FuzzMatch(f *testing.F) {
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("%q with %q took %v", pattern, name, took)
 		}
-		// A pattern of stars around it changes a yes into no no.
+		// Stars around a pattern never turn a yes into a no.
 		if got && !strings.HasPrefix(name, ".") && !strings.HasSuffix(pattern, `\`) && hasMagic(pattern) && !fnmatch("*"+pattern+"*", name) {
 			t.Errorf("%q matches %q, but not with stars around it", pattern, name)
 		}

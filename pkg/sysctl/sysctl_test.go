@@ -516,6 +516,27 @@ func TestWithout(t *testing.T) {
 	}
 }
 
+// A bare dash in a later file takes ours back, with systemd.
+func TestExcluded(t *testing.T) {
+	root := tree(t, map[string]string{
+		"etc/sysctl.d/99-zz-accel.conf": "net.ipv4.tcp_congestion_control=bbr\n",
+		"etc/sysctl.d/zzz.conf":         "# no\n-net.ipv4.tcp_congestion_control\n",
+	})
+	for order, want := range map[sysctl.Order]string{sysctl.Systemd: "(none)", sysctl.Procps: "bbr"} {
+		c := read(t, root, order)
+		if got := value(c, sysctl.CongestionControl); got != want {
+			t.Errorf("%v: %s, want %s", order, got, want)
+		}
+		a, ok := c.Excluded(sysctl.CongestionControl)
+		if !ok || a != (sysctl.Assignment{Key: sysctl.CongestionControl, File: "/etc/sysctl.d/zzz.conf", Line: 2}) {
+			t.Errorf("%v: %+v, %v", order, a, ok)
+		}
+		if a, ok := c.Without("/etc/sysctl.d/zzz.conf").Excluded(sysctl.CongestionControl); ok {
+			t.Errorf("%v: still %+v", order, a)
+		}
+	}
+}
+
 func TestProblems(t *testing.T) {
 	root := tree(t, map[string]string{
 		"etc/sysctl.d/10-a.conf": "net.ipv4.tcp_retries2=8 # fine for a number\n" +
