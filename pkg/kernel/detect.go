@@ -213,7 +213,7 @@ func (f *Facts) detectAlgorithms(t *Tree) {
 	}
 	store := readModuleStore(t, f.Release.Raw)
 	w := world{
-		tree: t, store: store, loaded: loaded,
+		tree: t, release: f.Release.Raw, store: store, loaded: loaded,
 		config: readModprobeConfig(t),
 		// A tree that was made by hand may just lack the file.
 		supports: f.ModulesSupported || !t.Live() && !t.Exists(RecordingName),
@@ -233,6 +233,7 @@ func (f *Facts) detectAlgorithms(t *Tree) {
 // world is everything that decides where an algorithm or qdisc comes from.
 type world struct {
 	tree     *Tree
+	release  string // "" if not known
 	store    moduleStore
 	loaded   map[string]bool // modules
 	config   modprobeConfig
@@ -311,8 +312,11 @@ func (w *world) qdiscs(def *string) []Algorithm {
 			modules[kind] = module
 		}
 	}
-	// Every kernel with qdiscs has these.
-	always := []string{"noqueue", "mq", "pfifo", "bfifo", "pfifo_fast"}
+	var always []string
+	if w.release != "" || def != nil {
+		// Every kernel with qdiscs has these.
+		always = []string{"noqueue", "mq", "pfifo", "bfifo", "pfifo_fast"}
+	}
 	if def != nil && *def != "" {
 		always = append(always, *def)
 	}

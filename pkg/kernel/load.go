@@ -29,7 +29,7 @@ var (
 // has no sbin, and root's may have anything.
 var modprobePlaces = []string{"/usr/sbin/modprobe", "/sbin/modprobe", "/usr/bin/modprobe", "/bin/modprobe"}
 
-var moduleNamePattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
+var moduleNamePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$`)
 
 // modprobeTimeout bounds one run: an install command of modprobe.d may do anything.
 const modprobeTimeout = 30 * time.Second

@@ -14,7 +14,7 @@ var modprobeDirs = []string{"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/li
 
 // modprobeRule is one line of modprobe's configuration.
 type modprobeRule struct {
-	command string // "install", "blacklist", "alias"
+	command string // "install", "blacklist", "alias", "softdep"
 	name    string // module name or pattern, "-" written as "_"
 	rest    string // what install runs, what alias stands for
 	where   string // "/etc/modprobe.d/x.conf:3"
@@ -24,7 +24,7 @@ type modprobeRule struct {
 
 // String names the rule and where it stands.
 func (r modprobeRule) String() string {
-	return strings.TrimRight(r.where+": "+r.command+" "+r.name+" "+r.rest, " ")
+	return r.where + ": " + strings.Join(strings.Fields(r.command+" "+r.name+" "+r.rest), " ")
 }
 
 // modprobeConfig is what modprobe and the kernel were told about modules, in
@@ -84,15 +84,17 @@ func readModprobeConfig(t *Tree) modprobeConfig {
 	return c
 }
 
-// parseModprobe reads one file of modprobe.d: lines joined by a backslash at their
-// end, "#" in the first column of words for comments, other commands left out.
+// parseModprobe reads one file of modprobe.d as libkmod does: lines joined by a
+// backslash at their end, "#" in the first column for comments, words parted by
+// blanks and tabs only, so that a carriage return belongs to the last word. Other
+// commands are left out.
 func parseModprobe(file string, data []byte) []modprobeRule {
 	var rules []modprobeRule
 	joined, first := "", 0
 	number := 0
 	for raw := range bytes.Lines(data) {
 		number++
-		line := strings.TrimRight(string(raw), "\r\n")
+		line := strings.TrimSuffix(string(raw), "\n")
 		if joined == "" {
 			first = number
 		}
@@ -105,25 +107,37 @@ func parseModprobe(file string, data []byte) []modprobeRule {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		words := strings.Fields(line)
-		if len(words) < 2 {
-			continue
-		}
-		r := modprobeRule{
-			command: words[0],
-			name:    normalize(words[1]),
-			rest:    strings.Join(words[2:], " "),
-			where:   fmt.Sprintf("%s:%d", file, first),
-			first:   first,
-			last:    number,
-		}
-		switch {
-		case r.command == "blacklist",
-			(r.command == "install" || r.command == "alias") && r.rest != "":
-			rules = append(rules, r)
+		r := modprobeRule{where: fmt.Sprintf("%s:%d", file, first), first: first, last: number}
+		r.command, line = cutWord(line)
+		r.name, r.rest = cutWord(line)
+		r.name = normalize(r.name)
+		switch r.command {
+		case "blacklist":
+			if r.name != "" {
+				rules = append(rules, r)
+			}
+		case "alias", "softdep":
+			r.rest, _ = cutWord(r.rest)
+			if r.rest != "" {
+				rules = append(rules, r)
+			}
+		case "install":
+			if r.name != "" && r.rest != "" { // even of blanks only
+				rules = append(rules, r)
+			}
 		}
 	}
 	return rules
+}
+
+// cutWord returns the first word of a line, and what follows the one blank or tab
+// behind it.
+func cutWord(s string) (word, rest string) {
+	s = strings.TrimLeft(s, " \t")
+	if i := strings.IndexAny(s, " \t"); i >= 0 {
+		return s[:i], s[i+1:]
+	}
+	return s, ""
 }
 
 // verdict says what the configuration does to "modprobe MODULE".
@@ -135,38 +149,39 @@ func parseModprobe(file string, data []byte) []modprobeRule {
 func (c modprobeConfig) verdict(module string, deps []string) (blocked, note string) {
 	// An alias for the name is looked up before the name itself: "alias tcp_bbr
 	// off" was the way of old to forbid a module.
-	var elsewhere *modprobeRule
+	var alias *modprobeRule
+	toItself := false
 	for i, r := range c.rules {
-		if r.command != "alias" || !matchModule(r.name, module) {
-			continue
+		if r.command == "alias" && matchModule(r.name, module) && !toItself {
+			alias = &c.rules[i]
+			toItself = normalize(r.rest) == module
 		}
-		if normalize(r.rest) == module {
-			elsewhere = nil
-			break
-		}
-		elsewhere = &c.rules[i]
 	}
-	if elsewhere != nil {
-		return elsewhere.String(), ""
+	if alias != nil && !toItself {
+		return alias.String(), ""
 	}
 	for _, name := range append([]string{module}, deps...) {
 		if slices.Contains(c.refused, name) {
 			return "kernel command line: module_blacklist=" + name, ""
 		}
-		for _, r := range c.rules {
-			if r.command != "install" || !matchModule(r.name, name) {
-				continue
-			}
-			if loadsNothing(r.rest) {
-				return r.String(), ""
-			}
-			break // only the first counts
+		// Only the first install counts, and none where a softdep names the
+		// module (modprobe.d(5)).
+		match := func(command string) func(modprobeRule) bool {
+			return func(r modprobeRule) bool { return r.command == command && matchModule(r.name, name) }
+		}
+		i := slices.IndexFunc(c.rules, match("install"))
+		if i >= 0 && loadsNothing(c.rules[i].rest) && !slices.ContainsFunc(c.rules, match("softdep")) {
+			return c.rules[i].String(), ""
 		}
 	}
 	for _, r := range c.rules {
-		if r.command == "blacklist" && r.name == module {
-			return "", r.String() + " (systemd-modules-load leaves it out at boot; it can be loaded by name)"
+		if r.command != "blacklist" || r.name != module {
+			continue
 		}
+		if alias != nil {
+			return r.String(), ""
+		}
+		return "", r.String() + " (systemd-modules-load leaves it out at boot; it can be loaded by name)"
 	}
 	return "", ""
 }
@@ -203,11 +218,10 @@ func normalize(s string) string {
 // module. Of any other command nothing is known, so it is no obstacle.
 func loadsNothing(command string) bool {
 	command, _, _ = strings.Cut(command, "#")
-	if strings.ContainsAny(command, "|&`$(") || strings.Contains(command, "modprobe") {
+	if strings.ContainsAny(command, "|&`$(") {
 		return false
 	}
-	// "true; exit 0" does no more than "true".
-	for part := range strings.SplitSeq(command, ";") {
+	for part := range strings.SplitSeq(command, ";") { // "true; exit 0"
 		words := strings.Fields(part)
 		if len(words) > 1 && words[0] == "exec" {
 			words = words[1:]
@@ -215,12 +229,15 @@ func loadsNothing(command string) bool {
 		if len(words) == 0 {
 			continue
 		}
-		switch {
-		case words[0] == "exit", words[0] == ":", words[0] == "/dev/null", words[0] == "echo":
-		case path.Base(words[0]) == "false", path.Base(words[0]) == "true", path.Base(words[0]) == "nologin":
-		default:
-			return false
+		switch words[0] {
+		case ":", "exit", "echo", "/dev/null": // the last is no program and fails
+			continue
 		}
+		switch path.Base(words[0]) {
+		case "false", "true", "nologin":
+			continue
+		}
+		return false
 	}
-	return strings.Trim(command, "; \t") != ""
+	return true
 }

@@ -21,8 +21,8 @@ const RecordingName = "accel-record.json"
 // recordingSchema is the version of Recording that this code writes and reads.
 const recordingSchema = "accel.record/1"
 
-// ErrNotRecording: a file named accel-record.json is not one, or of a version that
-// this accel does not know.
+// ErrNotRecording means that accel-record.json is not a recording, or one of a
+// version that this accel does not know.
 var ErrNotRecording = errors.New("not a recording of a host that this accel can read")
 
 // Recording is what is kept beside the copied files of a recorded host: all that
