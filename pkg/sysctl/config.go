@@ -18,7 +18,8 @@ type Assignment struct {
 	Target      string // the file behind File, if File is a link: "/etc/sysctl.conf"
 }
 
-// A Config is what the sysctl files of one root say, in one order.
+// A Config is what the sysctl files of one root say, in one order. It is not for
+// use by several goroutines at once.
 type Config struct {
 	world *world
 	entry []entry // the lines of all files that are read, in reading order

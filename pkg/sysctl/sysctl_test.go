@@ -192,9 +192,10 @@ func TestCase35(t *testing.T) {
 	}
 	linked := tree(t, map[string]string{"etc/sysctl.conf": string(conf), "etc/sysctl.d/99-sysctl.conf": "->../sysctl.conf"})
 	// The recorded one holds the link as a file with its text.
-	for _, root := range []string{linked, recorded} {
+	further := tree(t, map[string]string{"etc/local.conf": string(conf), "etc/sysctl.conf": "->local.conf", "etc/sysctl.d/99-sysctl.conf": "->../sysctl.conf"})
+	for root, target := range map[string]string{linked: "/etc/sysctl.conf", recorded: "/etc/sysctl.conf", further: "/etc/local.conf"} {
 		c := read(t, root, sysctl.Systemd)
-		const file, target = "/etc/sysctl.d/99-sysctl.conf", "/etc/sysctl.conf"
+		const file = "/etc/sysctl.d/99-sysctl.conf"
 		for k, want := range map[sysctl.Key]sysctl.Assignment{
 			sysctl.CongestionControl: {Key: sysctl.CongestionControl, Value: "bbr", File: file, Line: 6, Target: target},
 			sysctl.DefaultQdisc:      {Key: sysctl.DefaultQdisc, Value: "fq_pie", File: file, Line: 5, Target: target},
@@ -207,6 +208,11 @@ func TestCase35(t *testing.T) {
 			}
 			if got := c.Writes(k); len(got) != 1 {
 				t.Errorf("%s: systemd writes it %d times", k, len(got))
+			}
+		}
+		for _, p := range c.Problems() {
+			if p.Kind != sysctl.Repeated {
+				t.Errorf("%+v", p)
 			}
 		}
 		repeated := []int{}
@@ -706,7 +712,7 @@ net.ipv4.tcp_congestion_control = bbr
 net.ipv4.conf.eth0/100.rp_filter = 2
 net.ipv4.tcp_rmem = 4096	131072	33554432
 # left out: writing net/ipv4/conf/*/tag into a sysctl file: not the name of a kernel setting: it would be taken for a pattern
-# left out: writing net.ipv4.tcp_retries2 into a sysctl file: the kernel refused the value: "8\nnet.ipv4.ip_forward=1" has blanks around it or more than one line
+# left out: writing net.ipv4.tcp_retries2 into a sysctl file: the value was refused: "8\nnet.ipv4.ip_forward=1" has blanks around it or more than one line
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

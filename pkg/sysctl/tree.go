@@ -25,7 +25,7 @@ var (
 	ErrMissing = errors.New("this kernel has no such setting")
 	// ErrValue: the kernel refused the value or took another one. For an
 	// algorithm or a qdisc (ENOENT when writing) it is not available.
-	ErrValue = errors.New("the kernel refused the value")
+	ErrValue = errors.New("the value was refused")
 	// ErrReadOnly: /proc/sys is mounted read-only (EROFS), or the setting can
 	// only be read.
 	ErrReadOnly = errors.New("it is read-only here")

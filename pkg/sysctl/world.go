@@ -43,6 +43,7 @@ type world struct {
 // A file is one that was read.
 type file struct {
 	lines  []Line
+	path   string // where it lies, seen from outside
 	target string // the file behind it, if it is a link
 	err    error
 	issues []Problem
@@ -66,7 +67,8 @@ type file struct {
 // Credentials and settings on the kernel's command line are not looked at.
 //
 // The versions of Debian 12 (systemd 252, procps 4.0.2) and Debian 13 (systemd
-// 257, procps 4.0.4) do the same, but for that directory.
+// 257, procps 4.0.4) do the same, but for that directory; procps before 4.0 knew
+// neither patterns nor "-key" lines.
 func ReadConfig(root string, order Order) (*Config, error) {
 	if root == "" {
 		root = "/"
@@ -230,6 +232,7 @@ func (w *world) load(name string) *file {
 	f := &file{}
 	w.cache[name] = f
 	p, st, err := w.stat(name)
+	f.path = p
 	if err != nil {
 		f.err = err
 		if target, isLink := w.link(name); isLink {
@@ -327,13 +330,14 @@ func readBounded(p string, st fs.FileInfo) (data []byte, truncated bool, err err
 // judge gathers the problems of the world.
 func (w *world) judge(c *Config) {
 	seen := map[string]bool{}
+	confPath, _, confErr := w.stat(conf)
 	confRead := false
 	for _, name := range w.reading {
 		if !seen[name] {
 			w.problems = append(w.problems, w.cache[name].issues...)
 		}
 		seen[name] = true
-		confRead = confRead || name == conf || w.cache[name].target == conf
+		confRead = confRead || confErr == nil && w.cache[name].path == confPath
 	}
 	for _, dir := range w.dirs {
 		for _, name := range w.listing[dir] {

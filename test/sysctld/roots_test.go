@@ -54,16 +54,34 @@ func debianMirror() (string, error) {
 						}
 					}
 					if len(words) >= 3 && usable(words[:1], words[1:2], words[2:]) {
-						return words[0], nil
+						return direct(words[0])
 					}
 				}
 			}
 			if uris := fields["uris"]; usable(uris, fields["suites"], fields["components"]) {
-				return uris[0], nil
+				return direct(uris[0])
 			}
 		}
 	}
 	return "", errors.New("no source of a Debian release in apt's sources")
+}
+
+// direct looks up a source that is a list of mirrors, as cloud images have it.
+func direct(uri string) (string, error) {
+	list, ok := strings.CutPrefix(uri, "mirror+file:")
+	if !ok {
+		return uri, nil
+	}
+	data, err := os.ReadFile(filepath.Join("/", list))
+	if err != nil {
+		return "", err
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if f := strings.Fields(line); len(f) > 0 && !strings.HasPrefix(f[0], "#") {
+			return f[0], nil
+		}
+	}
+	return "", fmt.Errorf("no mirror in %s", list)
 }
 
 // usable reports whether a source is a plain Debian archive.
