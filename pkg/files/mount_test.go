@@ -233,6 +233,15 @@ func TestInsideImmutable(t *testing.T) {
 				}
 			}
 			if c.dir != 0 {
+				// By way of a link to the directory too.
+				link := filepath.Join(scratch, "link")
+				if err := os.Symlink(sub, link); err != nil {
+					t.Fatal(err)
+				}
+				defer os.Remove(link)
+				if err := (files.OS{}).WriteFile(filepath.Join(link, "new.conf"), nil, 0o644); !errors.Is(err, files.ErrImmutable) {
+					t.Errorf("WriteFile through a link: %v", err)
+				}
 				for op, err := range map[string]error{
 					"WriteFile": files.OS{}.WriteFile(filepath.Join(sub, "new.conf"), nil, 0o644),
 					"Mkdir":     files.OS{}.Mkdir(filepath.Join(sub, "d"), 0o755),

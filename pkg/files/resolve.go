@@ -16,10 +16,13 @@ func (o OS) place(name string) (string, error) {
 	if !filepath.IsAbs(name) || filepath.Clean(name) != name || name == "/" || strings.ContainsRune(name, 0) {
 		return "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	if o.Root == "" || o.Root == "/" {
-		return name, nil
+	root := o.Root
+	if root == "" {
+		root = "/"
 	}
-	dir, err := resolve(o.Root, filepath.Dir(name))
+	// On the host too, so that it is the real directory whose attributes are
+	// looked at and which is synced.
+	dir, err := resolve(root, filepath.Dir(name))
 	if err != nil {
 		return "", err
 	}
