@@ -36,14 +36,18 @@ const (
 	// are reused, so this and the kernel's socket buffers are all the memory
 	// that a download of any size takes.
 	bufferSize = 128 << 10
-	maxSamples = 64
+	// Samples are taken at this distance; when there are too many, every second
+	// one is dropped and the distance doubled.
+	sampleEvery = 500 * time.Microsecond
+	maxSamples  = 64
 	// drainTime is how long the sender's account may wait for the receiver to
 	// acknowledge the last bytes; the kernel delays an acknowledgement by at
 	// most 200 ms (TCP_DELACK_MAX of net/tcp.h).
 	drainTime = time.Second
 	// grace is what both ends get to stop by themselves once the context has
-	// ended, before the connection is cut.
-	grace = 250 * time.Millisecond
+	// ended, before the connection is cut. They do so after the next write,
+	// which on a host that is busy with other things can take a while.
+	grace = 2 * time.Second
 )
 
 // Options of a download.
@@ -68,7 +72,7 @@ type Result struct {
 	Algorithm  string   `json:"algorithm"`  // read from the sending socket at the end
 	BBRVersion *int     `json:"bbr_version"`
 	Sender     Sender   `json:"sender"`
-	Samples    []Sample `json:"samples"` // of the sending socket, at most 64, evenly by bytes
+	Samples    []Sample `json:"samples"` // of the sending socket, at most 64, evenly over the time
 }
 
 // Sender is the kernel's account of the sending socket at the end.
@@ -180,7 +184,8 @@ type server struct {
 // report is what the sending end saw.
 type report struct {
 	samples    []timed
-	info       *socket.Info // at the end; nil if it could not be read
+	every      time.Duration // between samples
+	info       *socket.Info  // at the end; nil if it could not be read
 	algorithm  string
 	bbrVersion int
 	setup      error // before the first byte: the algorithm cannot be set
@@ -231,16 +236,12 @@ func (s *server) send(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	buf := make([]byte, bufferSize)
-	mark := s.size / maxSamples
-	next := mark
+	rep.sample(conn) // so that there is one, however early the connection is cut
 	for sent := int64(0); sent < s.size && s.ctx.Err() == nil && rep.err == nil; {
 		n, err := w.Write(buf[:min(int64(len(buf)), s.size-sent)])
 		sent += int64(n)
 		rep.err = err
-		if sent >= next && len(rep.samples) < maxSamples && err == nil {
-			rep.sample(conn)
-			next = max(next+mark, sent)
-		}
+		rep.sample(conn)
 	}
 	if rep.err == nil {
 		rep.err = http.NewResponseController(w).Flush()
@@ -267,10 +268,27 @@ func (s *server) drain(conn *net.TCPConn) {
 	}
 }
 
+// sample reads the state of the connection, if it is time to.
 func (r *report) sample(conn *net.TCPConn) {
-	if info, err := socket.TCPInfo(conn); err == nil {
-		r.samples = append(r.samples, timed{time.Now(), info})
+	now := time.Now()
+	if n := len(r.samples); n > 0 && now.Sub(r.samples[n-1].at) < r.every {
+		return
 	}
+	info, err := socket.TCPInfo(conn)
+	if err != nil || info.State != socket.Established {
+		return
+	}
+	if r.every == 0 {
+		r.every = sampleEvery
+	}
+	if len(r.samples) == maxSamples {
+		for i := range maxSamples / 2 {
+			r.samples[i] = r.samples[2*i]
+		}
+		r.samples = r.samples[:maxSamples/2]
+		r.every *= 2
+	}
+	r.samples = append(r.samples, timed{now, info})
 }
 
 // finish reads the account at the end. A connection that was cut has none any

@@ -16,7 +16,7 @@ import (
 
 // The program under test, built once, and a world of its own around it.
 const (
-	binVar     = "ACCEL_TEST_BIN"     // directory of the built program
+	binVar     = "ACCEL_TEST_BIN"     // directory of the program; unset: build it
 	sandboxVar = "ACCEL_TEST_SANDBOX" // set inside the namespaces
 )
 
@@ -36,21 +36,14 @@ func run(m *testing.M) (int, error) {
 		}
 		return m.Run(), nil
 	}
-	dir, err := os.MkdirTemp("", "accel-cli-")
-	if err != nil {
-		return 0, err
+	if os.Getenv(binVar) == "" {
+		dir, err := build()
+		if err != nil {
+			return 0, err
+		}
+		defer os.RemoveAll(dir)
+		os.Setenv(binVar, dir)
 	}
-	defer os.RemoveAll(dir)
-	// Programs are also run as another user.
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return 0, err
-	}
-	build := exec.Command("go", "build", "-o", filepath.Join(dir, "accel"), "accel/cmd/accel")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return 0, fmt.Errorf("building accel: %w", err)
-	}
-	os.Setenv(binVar, dir)
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
 			return 0, errors.New("needs root, for network and mount namespaces")
@@ -62,11 +55,29 @@ func run(m *testing.M) (int, error) {
 	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
 	self.Env = append(os.Environ(), sandboxVar+"=1")
 	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
-	err = self.Run()
+	err := self.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return max(exit.ExitCode(), 1), nil
 	}
 	return 0, err
+}
+
+// build builds the program into a new directory.
+func build() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "accel-cli-"); err != nil {
+		return "", err
+	}
+	// Programs are also run as another user.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "accel"), "accel/cmd/accel")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		os.RemoveAll(dir)
+		return "", fmt.Errorf("building accel: %w", err)
+	}
+	return dir, nil
 }
 
 // sandbox makes the new namespaces into a small world: a loopback link, a copy
