@@ -35,9 +35,12 @@ func CacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// lock takes the named lock of the cache, shared by all test processes of this
-// machine, waiting for it until ctx ends.
-func lock(ctx context.Context, name string) (unlock func(), err error) {
+// errLocked says that somebody else has the lock.
+var errLocked = errors.New("locked")
+
+// tryLock takes the named lock of the cache, shared by all test processes of
+// this computer, or fails with errLocked.
+func tryLock(name string) (unlock func(), err error) {
 	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
@@ -50,48 +53,68 @@ func lock(ctx context.Context, name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case err == nil:
+		return func() { f.Close() }, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		f.Close()
+		return nil, errLocked
+	default:
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+	}
+}
+
+// lock is tryLock that waits until ctx ends.
+func lock(ctx context.Context, name string) (unlock func(), err error) {
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+		unlock, err := tryLock(name)
+		if !errors.Is(err, errLocked) {
+			return unlock, err
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("waiting for the lock %s: %w", f.Name(), ctx.Err())
+			return nil, fmt.Errorf("waiting for the lock %s: %w", name, ctx.Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// slot waits for one of the places for a running machine. All test processes
-// of this machine share them, so that `go test ./...` does not start more
-// emulated machines than there are CPUs to run them.
-func slot(ctx context.Context) (release func(), err error) {
+// slot waits for one of the places for a running machine, and returns an empty
+// directory for the machine's files. All test processes of this computer share
+// the places, so that `go test ./...` does not start more emulated machines
+// than there are CPUs to run them. What a killed process left in its directory
+// goes when the place is taken again.
+func slot(ctx context.Context) (dir string, release func(), err error) {
+	root, err := CacheDir()
+	if err != nil {
+		return "", nil, err
+	}
 	n := min(runtime.NumCPU(), 4)
 	if s := os.Getenv("ACCEL_VM_SLOTS"); s != "" {
 		if n, err = strconv.Atoi(s); err != nil || n < 1 {
-			return nil, fmt.Errorf("ACCEL_VM_SLOTS=%q is not a number above zero", s)
+			return "", nil, fmt.Errorf("ACCEL_VM_SLOTS=%q is not a number above zero", s)
 		}
 	}
 	for {
 		for i := range n {
-			// An ended context means "do not wait" to lock.
-			now, cancel := context.WithCancel(ctx)
-			cancel()
-			if release, err := lock(now, "slot-"+strconv.Itoa(i)); err == nil {
-				return release, nil
-			} else if !errors.Is(err, context.Canceled) {
-				return nil, err
+			unlock, err := tryLock("slot-" + strconv.Itoa(i))
+			if errors.Is(err, errLocked) {
+				continue
 			}
+			if err != nil {
+				return "", nil, err
+			}
+			dir := filepath.Join(root, "run", strconv.Itoa(i))
+			if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+				unlock()
+				return "", nil, err
+			}
+			return dir, func() { os.RemoveAll(dir); unlock() }, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for one of %d places for a machine: %w", n, ctx.Err())
+			return "", nil, fmt.Errorf("waiting for one of %d places for a machine: %w", n, ctx.Err())
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

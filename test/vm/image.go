@@ -33,7 +33,7 @@ type recipe struct {
 
 // recipeVersion is changed when this file changes what an image is like in a
 // way that the rest of the recipe does not tell.
-const recipeVersion = "3"
+const recipeVersion = "4"
 
 func (r recipe) key() string {
 	return string(r.release) + "-" + hash(recipeVersion, string(r.release), strings.Join(r.packages, " "), r.hook, r.sshKey)
@@ -64,7 +64,7 @@ printf '127.0.0.1 localhost\n127.0.1.1 accel-test\n::1 localhost ip6-localhost i
 printf '/dev/vda1 / ext4 errors=remount-ro 0 1\n' > "$1/etc/fstab"
 mkdir -m 700 -p "$1/root/.ssh"
 printf '%s\n' '` + sshKey + `' > "$1/root/.ssh/authorized_keys"
-chroot "$1" systemctl -q disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
+chroot "$1" systemctl -q disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer e2scrub_reap.service
 rm -f "$1/etc/resolv.conf"
 `
 	return recipe{release, packages, hook, sshKey}, nil
@@ -80,11 +80,12 @@ chmod 755 "$1/etc/initramfs-tools/hooks/small"
 
 // image is a bootable disk with its kernel beside it.
 type image struct {
-	Disk, Kernel, Initrd string
+	Disk, Format   string // file, and qemu's name of its format
+	Kernel, Initrd string
 }
 
 func imageAt(dir string) *image {
-	return &image{filepath.Join(dir, "disk"), filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")}
+	return &image{filepath.Join(dir, "disk"), "qcow2", filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")}
 }
 
 const (
@@ -99,30 +100,34 @@ func (r recipe) build(ctx context.Context) (*image, error) {
 	dir, err := cached(ctx, "image", r.key(), func(ctx context.Context, dir string) error {
 		ctx, cancel := context.WithTimeout(ctx, imageLimit)
 		defer cancel()
-		if err := r.install(ctx, dir); err != nil {
+		raw, err := r.install(ctx, dir)
+		if err != nil {
 			return err
 		}
-		m, err := startWhole(ctx, imageAt(dir), Options{MemoryMB: 1024, CPUs: 2}, imageAt(dir).Disk, "raw", "image "+string(r.release))
+		img := imageAt(dir)
+		first := *img
+		first.Disk, first.Format = raw, "raw"
+		m, err := startWhole(ctx, &first, Options{MemoryMB: 1024, CPUs: 2}, "image "+string(r.release), "")
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		res, err := m.Exec(ctx, "systemctl is-system-running --wait; systemctl --failed --no-legend")
-		if err != nil {
+		if err := m.settle(ctx); err != nil {
 			return err
 		}
-		if strings.TrimSpace(res.Stdout) != "running" {
-			return m.trouble(fmt.Errorf("the first boot ended so: %s%s", res.Stdout, res.Stderr))
-		}
-		if _, err := m.Exec(ctx, "fstrim / ; systemctl --no-block poweroff"); err != nil {
+		if _, err := m.Exec(ctx, "systemctl --no-block poweroff"); err != nil {
 			return err
 		}
 		select {
 		case <-m.qemu.exited:
-			return nil
-		case <-time.After(time.Minute):
+		case <-time.After(offLimit):
 			return m.trouble(errors.New("the machine does not power off"))
 		}
+		// One file, without what the first boot wrote over.
+		if _, err := command(ctx, nil, "qemu-img", "convert", "-O", "qcow2", m.whole.disk, img.Disk); err != nil {
+			return err
+		}
+		return os.Remove(raw)
 	})
 	if err != nil {
 		return nil, err
@@ -130,11 +135,12 @@ func (r recipe) build(ctx context.Context) (*image, error) {
 	return imageAt(dir), nil
 }
 
-// install makes the disk of a newly installed system.
-func (r recipe) install(ctx context.Context, dir string) error {
+// install makes the raw disk of a newly installed system, and puts its kernel
+// beside it.
+func (r recipe) install(ctx context.Context, dir string) (disk string, err error) {
 	lines, err := sources(ctx, string(r.release))
 	if err != nil {
-		return err
+		return "", err
 	}
 	root := filepath.Join(dir, "root")
 	defer os.RemoveAll(root)
@@ -142,27 +148,28 @@ func (r recipe) install(ctx context.Context, dir string) error {
 		"--components=main", "--include="+strings.Join(r.packages, ","), "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--essential-hook="+initramfsHook, "--customize-hook="+r.hook, string(r.release), root, strings.Join(lines, "\n"))
 	if err != nil {
-		return err
+		return "", err
 	}
 	img := imageAt(dir)
 	for pattern, to := range map[string]string{"boot/vmlinuz-*": img.Kernel, "boot/initrd.img-*": img.Initrd} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
-			return err
+			return "", err
 		}
 		if len(found) != 1 {
-			return fmt.Errorf("the new system has %d files %s, not one", len(found), pattern)
+			return "", fmt.Errorf("the new system has %d files %s, not one", len(found), pattern)
 		}
 		if err := copyFile(found[0], to, 0o644); err != nil {
-			return err
+			return "", err
 		}
 	}
-	if err := writePartitionTable(img.Disk); err != nil {
-		return err
+	disk = filepath.Join(dir, "raw")
+	if err := writePartitionTable(disk); err != nil {
+		return "", err
 	}
 	_, err = command(ctx, nil, "mke2fs", "-q", "-t", "ext4", "-d", root, "-E", fmt.Sprintf("offset=%d", partitionStart),
-		img.Disk, fmt.Sprintf("%dk", (diskSize-partitionStart)/1024))
-	return err
+		disk, fmt.Sprintf("%dk", (diskSize-partitionStart)/1024))
+	return disk, err
 }
 
 // writePartitionTable makes the file of a disk with one Linux partition, the

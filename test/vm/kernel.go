@@ -31,9 +31,11 @@ var (
 	Kernel612ARM64 = Kernel{"6.12", "trixie", "arm64"}
 )
 
-// Kernels returns the kernel matrix of this machine's architecture, oldest
-// first.
-func Kernels() []Kernel { return []Kernel{Kernel510, Kernel61, Kernel612, Kernel7} }
+// Kernels returns the matrix of kernels to test with, oldest first, one of
+// another architecture last.
+func Kernels() []Kernel {
+	return []Kernel{Kernel510, Kernel61, Kernel612, Kernel7, Kernel612ARM64}
+}
 
 // String returns "6.12" or, for another architecture, "6.12-arm64".
 func (k Kernel) String() string {

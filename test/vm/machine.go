@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -28,6 +29,7 @@ type Machine struct {
 	// Booted is how long it took from power on to the first command.
 	Booted time.Duration
 
+	mu      sync.Mutex // guards the next two, which change when a machine is started again
 	qemu    *qemu
 	shell   shell
 	release []func() // what to give back when the machine is gone, last first
@@ -58,7 +60,10 @@ func (m *Machine) ExecStdin(ctx context.Context, command string, stdin []byte) (
 		ctx, cancel = context.WithTimeout(ctx, commandLimit)
 		defer cancel()
 	}
-	r, err := m.shell.run(ctx, command, stdin)
+	m.mu.Lock()
+	sh := m.shell
+	m.mu.Unlock()
+	r, err := sh.run(ctx, command, stdin)
 	if err != nil {
 		return r, m.trouble(fmt.Errorf("%s: running %q: %w", m.Name, command, err))
 	}
@@ -102,16 +107,42 @@ func (m *Machine) Eventually(t testing.TB, limit time.Duration, command string) 
 }
 
 // Console returns what the machine has written to its serial console so far.
-func (m *Machine) Console() string { return m.qemu.console.String() }
+func (m *Machine) Console() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.qemu == nil {
+		return ""
+	}
+	return m.qemu.console.String()
+}
 
-// Close stops the machine and gives up all it had, its disk too.
-func (m *Machine) Close() {
+func (m *Machine) setQemu(q *qemu) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.qemu = q
+}
+
+func (m *Machine) setShell(s shell) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shell = s
+}
+
+// stop kills the emulator.
+func (m *Machine) stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.shell != nil {
 		m.shell.close()
 	}
 	if m.qemu != nil {
 		m.qemu.kill()
 	}
+}
+
+// Close stops the machine and gives up all it had, its disk too.
+func (m *Machine) Close() {
+	m.stop()
 	for len(m.release) > 0 {
 		last := len(m.release) - 1
 		m.release[last]()

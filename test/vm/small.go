@@ -31,16 +31,19 @@ type Guest struct {
 	Parameters string
 	CPUs       int // 2 if zero
 	MemoryMB   int // 512 if zero
-	// Queues, if not zero, gives the machine a virtio link (eth0, down) with
-	// that many pairs of queues, connected to nothing. It takes as many CPUs
-	// for the kernel to use them all.
+	// Links is how many virtio links the machine has, eth0 and up, connected
+	// to nothing. Their driver is loaded; they are down.
+	Links int
+	// Queues, if not zero, is how many pairs of queues the first link has. The
+	// kernel uses no more of them than it has CPUs.
 	Queues int
 }
 
 // Limits of a small machine: until it takes commands, and its whole life.
+// Generous: a boot takes seconds, but many times that on a busy computer.
 const (
-	smallBoot = 90 * time.Second
-	smallLife = 10 * time.Minute
+	smallBoot = 4 * time.Minute
+	smallLife = 15 * time.Minute
 )
 
 // Small starts a small machine for a test, which is stopped when the test
@@ -77,11 +80,11 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "accel-vm-")
+	dir, release, err := slot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m.release = append(m.release, func() { os.RemoveAll(dir) })
+	m.release = append(m.release, release)
 	initramfs := filepath.Join(dir, "initramfs")
 	if err := g.initramfs(ctx, files, dir, initramfs); err != nil {
 		return nil, fmt.Errorf("making the initramfs: %w", err)
@@ -102,28 +105,28 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	args = append(args, "-kernel", files.Image, "-initrd", initramfs,
 		"-append", fmt.Sprintf("console=%s panic=-1 loglevel=5 cryptomgr.notests net.ifnames=0 vm.token=%s %s", serialConsole(g.Kernel.Arch), s.token, g.Parameters))
 	var extra []*os.File
-	if g.Queues > 0 {
-		taps, err := openTaps(g.Queues)
-		if err != nil {
-			return nil, err
+	for i := range g.Links {
+		if i == 0 && g.Queues > 0 {
+			if extra, err = openTaps(g.Queues); err != nil {
+				return nil, err
+			}
+			defer closeAll(extra)
+			args = append(args, tapArguments(0, g.Queues)...)
+			continue
 		}
-		defer closeAll(taps)
-		args = append(args, tapArguments(len(extra), g.Queues)...)
-		extra = append(extra, taps...)
+		args = append(args, "-netdev", fmt.Sprintf("hubport,id=link%[1]d,hubid=%[1]d", i),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=link%d,mac=52:54:00:00:00:%02x,romfile=", i, i))
 	}
-	release, err := slot(ctx)
+	start := time.Now()
+	q, err := startQemu(args, extra, s.line)
 	if err != nil {
 		return nil, err
 	}
-	m.release = append(m.release, release)
-	start := time.Now()
-	if m.qemu, err = startQemu(args, extra, s.line); err != nil {
-		return nil, err
-	}
-	life := time.AfterFunc(smallLife, m.qemu.kill)
+	m.setQemu(q)
+	life := time.AfterFunc(smallLife, m.stop)
 	m.release = append(m.release, func() { life.Stop() })
-	s.qemu = m.qemu
-	m.shell = s
+	s.qemu = q
+	m.setShell(s)
 	ctx, cancel := context.WithTimeout(ctx, smallBoot)
 	defer cancel()
 	ready, err := s.next(ctx)
@@ -132,6 +135,15 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	}
 	m.Release = string(ready.data)
 	m.Booted = time.Since(start)
+	if g.Links > 0 {
+		r, err := m.Exec(ctx, "modprobe virtio_pci && modprobe virtio_net && ip link show eth0")
+		if err != nil {
+			return nil, err
+		}
+		if r.Exit != 0 {
+			return nil, m.trouble(fmt.Errorf("%s: loading the driver of the links: %s", m.Name, r.Stderr))
+		}
+	}
 	return m, nil
 }
 

@@ -17,14 +17,15 @@ const userlandSuite = "bookworm"
 // userlandPackages hold the programs of small machines and the libraries that
 // those need.
 var userlandPackages = []string{
-	"busybox-static", "kmod", "iproute2",
+	"busybox-static", "dash", "kmod", "iproute2",
 	"libc6", "libkmod2", "liblzma5", "libzstd1", "libssl3", "libbpf1", "libelf1", "zlib1g", "libmnl0", "libcap2",
 	"libbsd0", "libmd0", "libselinux1", "libpcre2-8-0", "libxtables12",
 }
 
 // userlandPrograms are the ones of which the machine has the real thing;
-// busybox stands in for the rest.
-var userlandPrograms = []string{"bin/busybox", "bin/kmod", "bin/ip", "sbin/tc", "sbin/bridge"}
+// busybox stands in for the rest. The shell must be a real one: that of busybox
+// prefers its own ip and tc.
+var userlandPrograms = []string{"bin/busybox", "bin/dash", "bin/kmod", "bin/ip", "sbin/tc", "sbin/bridge"}
 
 // userland returns a directory with the programs of small machines and the
 // libraries that they need.
@@ -58,6 +59,9 @@ func userland(ctx context.Context, arch string) (string, error) {
 			if err := os.Symlink("../bin/kmod", filepath.Join(dir, "usr/sbin", link)); err != nil {
 				return err
 			}
+		}
+		if err := os.Symlink("dash", filepath.Join(dir, "usr/bin/sh")); err != nil {
+			return err
 		}
 		return os.RemoveAll(all)
 	})

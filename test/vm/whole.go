@@ -28,6 +28,9 @@ type Options struct {
 	// ExtraPackages are installed besides the usual ones. Another list is
 	// another image, which costs a minute or two when it is first used.
 	ExtraPackages []string
+	// Cold powers the machine on. Otherwise it begins as the copy of one that
+	// has finished its boot, which is there much sooner.
+	Cold bool
 }
 
 // Limits of a whole machine: for one boot, and for its whole life.
@@ -38,16 +41,17 @@ const (
 
 // whole is what a machine needs to be started again.
 type whole struct {
-	arch   string
-	accel  string
 	image  *image
 	opts   Options
+	accel  string
+	dir    string // for the files of this machine alone
 	disk   string // file
-	format string // of the disk
 	signer ssh.Signer
 	port   int // of this host, where the machine's ssh answers
-	life   *time.Timer
 }
+
+// wholeArch is the architecture of whole machines.
+const wholeArch = "amd64"
 
 // Whole starts a machine with Debian on a disk of its own for a test, which is
 // stopped when the test ends. It skips or fails the test where machines cannot
@@ -65,8 +69,14 @@ func Whole(t testing.TB, release Release, opts Options) *Machine {
 
 // StartWhole starts a machine with Debian on a disk of its own, waiting for a
 // place for it, and returns when it answers. The caller closes it. The first
-// time the system is installed, which takes a minute or two.
-func StartWhole(ctx context.Context, release Release, opts Options) (_ *Machine, err error) {
+// time the system is installed, which takes some minutes.
+func StartWhole(ctx context.Context, release Release, opts Options) (*Machine, error) {
+	if opts.CPUs == 0 {
+		opts.CPUs = 2
+	}
+	if opts.MemoryMB == 0 {
+		opts.MemoryMB = 1024
+	}
 	_, _, public, err := sshKey(ctx)
 	if err != nil {
 		return nil, err
@@ -79,59 +89,119 @@ func StartWhole(ctx context.Context, release Release, opts Options) (_ *Machine,
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "accel-vm-")
+	name := "whole " + string(release)
+	if opts.Cold {
+		return startWhole(ctx, img, opts, name, "")
+	}
+	saved, err := img.booted(ctx, opts, name)
 	if err != nil {
 		return nil, err
 	}
-	disk := filepath.Join(dir, "disk")
-	_, err = command(ctx, nil, "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.Disk, "-F", "raw", disk)
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
-	}
-	m, err := startWhole(ctx, img, opts, disk, "qcow2", "whole "+string(release))
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
-	}
-	m.release = append([]func(){func() { os.RemoveAll(dir) }}, m.release...)
-	return m, nil
+	return startWhole(ctx, &image{Disk: filepath.Join(saved, "disk"), Format: "qcow2", Kernel: img.Kernel, Initrd: img.Initrd}, opts, name, filepath.Join(saved, "memory"))
 }
 
-// startWhole starts a machine from the image on the given disk.
-func startWhole(ctx context.Context, img *image, opts Options, disk, format, name string) (_ *Machine, err error) {
-	m := &Machine{Name: name}
+// booted returns a directory with the disk and the memory of a machine that
+// has finished its boot.
+func (img *image) booted(ctx context.Context, opts Options, name string) (string, error) {
+	accel, err := accelerator(ctx, wholeArch)
+	if err != nil {
+		return "", err
+	}
+	hardware, err := img.hardware(accel, opts)
+	if err != nil {
+		return "", err
+	}
+	version, err := command(ctx, nil, hardware[0], "--version")
+	if err != nil {
+		return "", err
+	}
+	// The saved state fits only the same machine in the same emulator.
+	key := filepath.Base(filepath.Dir(img.Disk)) + "-" + hash(version, strings.Join(hardware, " "), "1")
+	return cached(ctx, "booted", key, func(ctx context.Context, dir string) error {
+		ctx, cancel := context.WithTimeout(ctx, wholeBoot)
+		defer cancel()
+		m, err := startWhole(ctx, img, opts, name, "")
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if err := m.settle(ctx); err != nil {
+			return err
+		}
+		// What is not saved need not be read: free the memory that only
+		// caches.
+		if _, err := m.Exec(ctx, "sync; echo 3 > /proc/sys/vm/drop_caches"); err != nil {
+			return err
+		}
+		m.shell.close()
+		c, err := dialQMP(ctx, m.qemu, m.whole.socket())
+		if err != nil {
+			return m.trouble(err)
+		}
+		if err := c.save(filepath.Join(dir, "memory")); err != nil {
+			return m.trouble(err)
+		}
+		if err := c.do("quit", nil, nil); err != nil {
+			return m.trouble(err)
+		}
+		<-m.qemu.exited
+		return os.Rename(m.whole.disk, filepath.Join(dir, "disk"))
+	})
+}
+
+// settle waits until the boot of a new system is over and checks that nothing
+// in it failed.
+func (m *Machine) settle(ctx context.Context) error {
+	r, err := m.Exec(ctx, "systemctl is-system-running --wait; systemctl --failed --no-legend")
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(r.Stdout) != "running" {
+		return m.trouble(fmt.Errorf("%s: the boot ended so: %s%s", m.Name, r.Stdout, r.Stderr))
+	}
+	return nil
+}
+
+// startWhole starts a machine on a copy of the image's disk: from power off,
+// or from the saved memory in a file.
+func startWhole(ctx context.Context, img *image, opts Options, name, memory string) (_ *Machine, err error) {
+	m := &Machine{Name: name, whole: &whole{image: img, opts: opts}}
 	defer func() {
 		if err != nil {
 			m.Close()
 		}
 	}()
-	w := &whole{arch: "amd64", image: img, opts: opts, disk: disk, format: format}
-	if w.accel, err = accelerator(ctx, w.arch); err != nil {
+	w := m.whole
+	if w.accel, err = accelerator(ctx, wholeArch); err != nil {
 		return nil, err
 	}
 	if _, w.signer, _, err = sshKey(ctx); err != nil {
 		return nil, err
 	}
-	release, err := slot(ctx)
-	if err != nil {
+	var release func()
+	if w.dir, release, err = slot(ctx); err != nil {
 		return nil, err
 	}
 	m.release = append(m.release, release)
-	w.life = time.AfterFunc(wholeLife, m.Kill)
-	m.release = append(m.release, func() { w.life.Stop() })
-	m.whole = w
-	return m, m.start(ctx)
+	w.disk = filepath.Join(w.dir, "disk")
+	_, err = command(ctx, nil, "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.Disk, "-F", img.Format, w.disk)
+	if err != nil {
+		return nil, err
+	}
+	life := time.AfterFunc(wholeLife, m.Kill)
+	m.release = append(m.release, func() { life.Stop() })
+	return m, m.start(ctx, memory)
 }
 
-// start powers the machine on and waits until it answers.
-func (m *Machine) start(ctx context.Context) error {
+// start powers the machine on, or lets it go on from its saved memory, and
+// waits until it answers.
+func (m *Machine) start(ctx context.Context, memory string) error {
 	w := m.whole
 	ctx, cancel := context.WithTimeout(ctx, wholeBoot)
 	defer cancel()
 	begin := time.Now()
 	for {
-		err := w.launch(m)
+		err := w.launch(m, memory)
 		if err == nil {
 			break
 		}
@@ -139,13 +209,24 @@ func (m *Machine) start(ctx context.Context) error {
 			return err
 		}
 	}
+	if memory != "" {
+		c, err := dialQMP(ctx, m.qemu, w.socket())
+		if err == nil {
+			err = c.resume()
+			c.conn.Close()
+		}
+		if err != nil {
+			return m.trouble(fmt.Errorf("%s: resuming: %w", m.Name, err))
+		}
+	}
 	shell, err := dialSSH(ctx, m.qemu, w.port, w.signer)
 	if err != nil {
 		return m.trouble(fmt.Errorf("%s: booting: %w", m.Name, err))
 	}
-	m.shell = shell
+	m.setShell(shell)
 	m.Booted = time.Since(begin)
-	r, err := m.Exec(ctx, "uname -r")
+	// A resumed machine still thinks that it is the time it was saved at.
+	r, err := m.Exec(ctx, fmt.Sprintf("date -s @%d > /dev/null; uname -r", time.Now().Unix()))
 	m.Release = strings.TrimSpace(r.Stdout)
 	return err
 }
@@ -154,72 +235,80 @@ func (m *Machine) start(ctx context.Context) error {
 // choosing it and the emulator's opening it.
 var errPortTaken = errors.New("the port for ssh is taken")
 
+// socket is where the emulator can be controlled.
+func (w *whole) socket() string { return filepath.Join(w.dir, "qmp") }
+
+// hardware returns the arguments that say what the machine is; a saved memory
+// fits only the same.
+func (img *image) hardware(accel string, opts Options) ([]string, error) {
+	args, err := arguments(wholeArch, accel, opts.CPUs, opts.MemoryMB)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, "-kernel", img.Kernel, "-initrd", img.Initrd,
+		"-append", "root=/dev/vda1 rw net.ifnames=0 panic=-1 cryptomgr.notests console="+serialConsole(wholeArch),
+		"-device", "virtio-blk-pci,drive=disk",
+		"-device", "virtio-net-pci,netdev=net,romfile=")
+	if opts.Queues > 0 {
+		args = append(args, tapArguments(0, opts.Queues)...)
+	}
+	return args, nil
+}
+
 // launch starts the emulator.
-func (w *whole) launch(m *Machine) error {
+func (w *whole) launch(m *Machine, memory string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	w.port = l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	cpus, memory := w.opts.CPUs, w.opts.MemoryMB
-	if cpus == 0 {
-		cpus = 2
-	}
-	if memory == 0 {
-		memory = 1024
-	}
-	args, err := arguments(w.arch, w.accel, cpus, memory)
+	args, err := w.image.hardware(w.accel, w.opts)
 	if err != nil {
 		return err
 	}
-	args = append(args, "-kernel", w.image.Kernel, "-initrd", w.image.Initrd,
-		"-append", "root=/dev/vda1 rw net.ifnames=0 panic=-1 cryptomgr.notests console="+serialConsole(w.arch),
-		// Host buffers are never lost, only the emulator is ever killed: what
-		// the machine has flushed is there afterwards, and nothing waits for
-		// the host's disk.
-		"-drive", "if=none,id=disk,cache=unsafe,discard=unmap,format="+w.format+",file="+w.disk,
-		"-device", "virtio-blk-pci,drive=disk",
+	args = append(args,
+		// Only the emulator is ever killed, never the host, whose buffers are
+		// safe: what the machine has flushed is there afterwards, and nothing
+		// waits for the host's disk.
+		"-drive", "if=none,id=disk,cache=unsafe,discard=unmap,format=qcow2,file="+w.disk,
 		// The machine is shut off from the world, but for our ssh.
 		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", w.port),
-		"-device", "virtio-net-pci,netdev=net,romfile=")
+		"-qmp", "unix:"+w.socket()+",server=on,wait=off")
+	if memory != "" {
+		args = append(args, "-incoming", "exec:cat "+Quote(memory))
+	}
 	var extra []*os.File
 	if w.opts.Queues > 0 {
 		if extra, err = openTaps(w.opts.Queues); err != nil {
 			return err
 		}
 		defer closeAll(extra)
-		args = append(args, tapArguments(0, w.opts.Queues)...)
 	}
-	if m.qemu, err = startQemu(args, extra, nil); err != nil {
+	q, err := startQemu(args, extra, nil)
+	if err != nil {
 		return err
 	}
+	m.setQemu(q)
 	select {
-	case <-m.qemu.exited:
+	case <-q.exited:
 		if strings.Contains(m.Console(), "Could not set up host forwarding rule") {
 			return errPortTaken
 		}
-		return m.trouble(fmt.Errorf("%s: %w: %w", m.Name, errDied, m.qemu.err))
-	case <-time.After(300 * time.Millisecond):
+		return m.trouble(fmt.Errorf("%s: %w: %w", m.Name, errDied, q.err))
+	case <-time.After(200 * time.Millisecond):
 		return nil
 	}
 }
 
 // Kill cuts the power of a whole machine: what its kernel has not written to
 // the disk is lost. It can be started again.
-func (m *Machine) Kill() {
-	if m.shell != nil {
-		m.shell.close()
-	}
-	if m.qemu != nil {
-		m.qemu.kill()
-	}
-}
+func (m *Machine) Kill() { m.stop() }
 
 // Start powers a whole machine on again, after Kill or PowerOff.
 func (m *Machine) Start(t testing.TB) {
 	t.Helper()
-	if err := m.start(t.Context()); err != nil {
+	if err := m.start(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -310,3 +399,24 @@ func (m *Machine) SSH(ctx context.Context) (string, error) {
 
 // Quote returns s as one word for a shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// Build fetches all kernels and builds the images, so that tests find them in
+// the cache.
+func Build(ctx context.Context) error {
+	for _, k := range Kernels() {
+		if _, err := k.fetch(ctx); err != nil {
+			return err
+		}
+		if _, err := userland(ctx, k.Arch); err != nil {
+			return err
+		}
+	}
+	for _, r := range []Release{Bookworm, Trixie} {
+		m, err := StartWhole(ctx, r, Options{})
+		if err != nil {
+			return err
+		}
+		m.Close()
+	}
+	return nil
+}

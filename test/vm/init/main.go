@@ -98,7 +98,8 @@ func setup() error {
 			errs = append(errs, fmt.Errorf("mounting %s: %w", m.at, err))
 		}
 	}
-	errs = append(errs, unix.Sethostname([]byte("small")), loopbackUp(),
+	// The kernel lets everybody write to its first root.
+	errs = append(errs, unix.Chmod("/", 0o755), unix.Sethostname([]byte("small")), loopbackUp(),
 		exec.Command("/bin/busybox", "--install", "-s").Run())
 	return errors.Join(errs...)
 }
