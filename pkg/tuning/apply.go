@@ -224,19 +224,21 @@ func (s *session) plan(settings []Setting, except []string) []Step {
 	if s.facts.DefaultQdisc != nil {
 		s.intendAllowed(s.st.Enabled.Algorithm)
 	}
+	s.adoptLeftovers(wanted)
 	for i := range s.st.Records {
 		r := &s.st.Records[i]
 		if wanted[r.ID()] || slices.Contains(except, r.ID()) || r.Name == string(sysctl.AllowedCongestionControl) {
 			continue
 		}
 		r.Wanted = ""
-		if t := findTree(s.trees, r.Name); r.Kind == KindQdisc && (t == nil || !t.KernelMade()) {
+		t := findTree(s.trees, r.Name)
+		if r.Kind == KindQdisc && (t == nil || !t.KernelMade() && !t.Leftover()) {
 			continue // not there now, or somebody's: the original is kept for later
 		}
 		cur, err := s.current(Setting{Kind: r.Kind, Name: r.Name})
 		switch {
 		case err != nil:
-		case s.st.ours(r, cur) && !sysctl.Equal(cur, r.Original):
+		case (s.st.ours(r, cur) || s.leftover(r)) && !sysctl.Equal(cur, r.Original):
 			steps = append(steps, Step{Setting: r.ID(), Current: &cur, Wanted: r.Original, Action: Restore, Why: text.T("no longer wished for")})
 			if r.Kind == KindQdisc {
 				s.borrow(cur, r.Original)
@@ -274,6 +276,23 @@ func (s *session) borrow(kinds ...string) {
 			d.wrote(k)
 		}
 	}
+}
+
+// adoptLeftovers makes a record for every link on which an interrupted rebuild
+// left its placeholder, so that it is put back if nobody wants anything else.
+func (s *session) adoptLeftovers(wanted map[string]bool) {
+	def := s.st.record(KindSysctl, string(sysctl.DefaultQdisc))
+	for _, t := range s.trees {
+		if def != nil && t.Leftover() && !wanted[settingID(KindQdisc, t.Link)] && s.st.record(KindQdisc, t.Link) == nil {
+			s.st.Records = append(s.st.Records, Record{Kind: KindQdisc, Name: t.Link, Original: def.Original})
+		}
+	}
+}
+
+// leftover: an interrupted rebuild left its placeholder on the record's link.
+func (s *session) leftover(r *Record) bool {
+	t := findTree(s.trees, r.Name)
+	return r.Kind == KindQdisc && t != nil && t.Leftover()
 }
 
 // seeLinks keeps the originals of the links that are not asked for, too: they

@@ -188,7 +188,7 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 			continue
 		case sysctl.Equal(cur, r.Original):
 			continue
-		case !s.st.ours(&r, cur) && !s.leftover(r):
+		case !s.st.ours(&r, cur) && !s.leftover(&r):
 			res.Left = append(res.Left, Left{Setting: r.ID(), Live: cur, Original: r.Original, Reason: text.T("somebody changed it since")})
 			continue
 		}
@@ -206,11 +206,6 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 		}
 	}
 	return append(links, sysctls...)
-}
-
-func (s *session) leftover(r Record) bool {
-	t := findTree(s.trees, r.Name)
-	return r.Kind == KindQdisc && t != nil && t.Leftover()
 }
 
 // inheritedLinks are those that came up while the default qdisc was accel's:

@@ -142,8 +142,10 @@ func walk(t *testing.T, seed uint64) {
 			m.reboot(f, foreign)
 		case n < 10:
 			tell("heal")
+			before := f.seen()
 			if _, err := Heal(t.Context(), f.host(), HealOptions{RetryRefused: r.IntN(2) == 0}); err == nil {
-				claimed(foreign)
+				m.beforeFirst(f, before)
+				reached(f, foreign)
 			}
 		case n < 11:
 			at := 1 + r.IntN(30)
