@@ -59,6 +59,9 @@ func newAccel(out, err io.Writer, getenv func(string) string) *accel {
 func (a *accel) run(argv []string) int {
 	// A reader that goes away must not kill a change half-way.
 	signal.Ignore(syscall.SIGPIPE)
+	if wantsJSON(argv) {
+		text.SetLanguage("") // documents are English everywhere
+	}
 	app := a.commands()
 	l, err := arrange(app, argv)
 	if err != nil {

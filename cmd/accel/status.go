@@ -169,13 +169,6 @@ func enabledLine(e *tuning.Enabled) string {
 	return text.T("%s with %s (profile %s), %s", e.Algorithm, e.Qdisc, e.Profile, since)
 }
 
-func known(s *string) string {
-	if s == nil {
-		return text.T("not known")
-	}
-	return *s
-}
-
 func names(list []string) string {
 	if len(list) == 0 {
 		return text.T("none")
