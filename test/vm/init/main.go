@@ -43,9 +43,7 @@ type Command struct {
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		if err := serve(); err != nil {
-			fmt.Println("init:", err)
-		}
+		fmt.Println("init:", serve())
 		return
 	}
 	if err := setup(); err != nil {
@@ -122,7 +120,7 @@ func loopbackUp() error {
 	return nil
 }
 
-// serve runs commands from the console until it is closed.
+// serve runs commands from the console until that fails.
 func serve() error {
 	token, err := token()
 	if err != nil {
