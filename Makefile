@@ -21,7 +21,8 @@ export SOURCE_DATE_EPOCH := $(shell date +%s -d "$$(sed -n 's/^ -- .*>  //p' pac
 ARCHES := amd64 arm64
 HOST_ARCH := $(shell dpkg --print-architecture)
 TOOL := go tool -modfile=packaging/tools/go.mod
-BUILD := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+# accel writes its man page itself, so the library's generator stays out.
+BUILD := go build -tags urfave_cli_no_docs -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 # Packages whose tests are groups of their own below.
 OTHERS := '^accel/(packaging|test)(/|$$)'
 
