@@ -79,6 +79,11 @@ const systemdLine = 1<<20 - 1
 // they look. Content that the tool cannot use is never an error: it is what the
 // problems are.
 func ParseFile(name string, data []byte, order Order) ([]Line, []Problem) {
+	return parseFile(name, data, order, false)
+}
+
+// parseFile is ParseFile; newer says that it is systemd 255 or later.
+func parseFile(name string, data []byte, order Order, newer bool) ([]Line, []Problem) {
 	lint := &linter{file: name, order: order}
 	lint.content(data)
 	var lines []Line
@@ -91,7 +96,7 @@ func ParseFile(name string, data []byte, order Order) ([]Line, []Problem) {
 			lint.add(number, Ignored, "line is longer than 1 MiB: systemd-sysctl stops here and ignores the rest of the file")
 			return
 		}
-		if l, ok := parseLine(text, order); ok {
+		if l, ok := parseLine(text, order, newer); ok {
 			l.Number = number
 			lines = append(lines, l)
 			lint.line(l, text)
@@ -171,16 +176,16 @@ const (
 )
 
 // parseLine reads one line; false if the tool makes nothing of it.
-func parseLine(text []byte, order Order) (Line, bool) {
+func parseLine(text []byte, order Order, newer bool) (Line, bool) {
 	if order == Systemd {
-		return parseSystemd(strings.Trim(string(text), systemdSpace))
+		return parseSystemd(strings.Trim(string(text), systemdSpace), newer)
 	}
 	return parseProcps(strings.TrimLeft(string(text), procpsSpace))
 }
 
 func isComment(s string) bool { return s != "" && (s[0] == '#' || s[0] == ';') }
 
-func parseSystemd(s string) (l Line, ok bool) {
+func parseSystemd(s string, newer bool) (l Line, ok bool) {
 	if s == "" || isComment(s) {
 		return Line{}, false
 	}
@@ -192,20 +197,23 @@ func parseSystemd(s string) (l Line, ok bool) {
 	l.Exclude = !assigned
 	l.IgnoreError = assigned && dash
 	l.Value = strings.Trim(value, systemdSpace)
-	l.Path = simplify(separate(strings.Trim(key, systemdSpace)))
+	l.Path = simplify(separate(strings.Trim(key, systemdSpace)), newer)
 	return l, true
 }
 
 // simplify drops what does not change where a path leads: empty elements, "."
 // elements and the slashes at both ends. systemd does this to every key, so that
-// two ways to write it are one.
-func simplify(p string) string {
+// two ways to write it are one. Newer ones also drop ".." behind a slash at the
+// beginning, as above the root there is nothing.
+func simplify(p string, newer bool) string {
 	elems := strings.Split(p, "/")
+	absolute := strings.HasPrefix(p, "/")
 	kept := elems[:0]
 	for _, e := range elems {
-		if e != "" && e != "." {
-			kept = append(kept, e)
+		if e == "" || e == "." || e == ".." && newer && absolute && len(kept) == 0 {
+			continue
 		}
+		kept = append(kept, e)
 	}
 	return strings.Join(kept, "/")
 }

@@ -30,6 +30,7 @@ const conf = "/etc/sysctl.conf"
 type world struct {
 	root     string
 	order    Order
+	newer    bool // systemd 255 or later
 	dirs     []string
 	without  []string // files taken out, see Config.Without
 	cache    map[string]*file
@@ -67,8 +68,9 @@ type file struct {
 // Credentials and settings on the kernel's command line are not looked at.
 //
 // The versions of Debian 12 (systemd 252, procps 4.0.2) and Debian 13 (systemd
-// 257, procps 4.0.4) do the same, but for that directory; procps before 4.0 knew
-// neither patterns nor "-key" lines.
+// 257, procps 4.0.4) do the same, but for that directory and for keys that begin
+// with "/.."; the tree tells which it is. Procps before 4.0 knew neither patterns
+// nor "-key" lines.
 func ReadConfig(root string, order Order) (*Config, error) {
 	if root == "" {
 		root = "/"
@@ -80,7 +82,8 @@ func ReadConfig(root string, order Order) (*Config, error) {
 	}
 	w := &world{root: root, order: order, cache: map[string]*file{}, listing: map[string][]string{}}
 	w.dirs = []string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"}
-	if order == Procps || w.splitUsr() {
+	w.newer = w.systemdVersion() >= 255
+	if order == Procps || !w.newer {
 		w.dirs = append(w.dirs, "/lib/sysctl.d")
 	}
 	for _, dir := range w.dirs {
@@ -91,11 +94,13 @@ func ReadConfig(root string, order Order) (*Config, error) {
 	return c, nil
 }
 
-// splitUsr reports whether systemd-sysctl reads /lib/sysctl.d besides
-// /usr/lib/sysctl.d. They are one on every present distribution. Debian built
-// systemd to read both up to 252 (Debian 12); the reading was dropped in 255. The
-// tree tells the version by the name of systemd's library.
-func (w *world) splitUsr() bool {
+// systemdVersion is told by the name of systemd's library; 0 if the tree does not
+// hold it. It matters in two places, neither of which a sane host has: whether
+// /lib/sysctl.d is read if it is not /usr/lib/sysctl.d (Debian built it so up to
+// 252, of Debian 12; systemd dropped it in 255), and what becomes of a key that
+// begins with "/.." (252 refuses it, 257 overlooks the dots; where between them
+// it changed is not known, so 255 is the border of both).
+func (w *world) systemdVersion() (version int) {
 	for _, dir := range []string{"/usr/lib/systemd", "/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/aarch64-linux-gnu/systemd"} {
 		p, err := w.resolve(dir)
 		if err != nil {
@@ -103,13 +108,12 @@ func (w *world) splitUsr() bool {
 		}
 		entries, _ := os.ReadDir(p)
 		for _, e := range entries {
-			var version int
 			if n, _ := fmt.Sscanf(e.Name(), "libsystemd-shared-%d", &version); n == 1 {
-				return version < 255
+				return version
 			}
 		}
 	}
-	return true
+	return 0
 }
 
 // list remembers the names of a directory.
@@ -164,7 +168,12 @@ func (w *world) files() []string {
 	var files []string
 	for _, name := range names {
 		if w.order == Procps {
-			files = append(files, w.globName(chosen[name], name)...)
+			for _, f := range w.globName(chosen[name], name) {
+				files = append(files, f)
+				if _, _, err := w.stat(f); err != nil {
+					break // it gives up the rest of what the name found
+				}
+			}
 		} else {
 			files = append(files, path.Join(chosen[name], name))
 		}
@@ -273,7 +282,7 @@ func (w *world) load(name string) *file {
 		return f
 	}
 	w.bytes += len(data)
-	f.lines, f.issues = ParseFile(name, data, w.order)
+	f.lines, f.issues = parseFile(name, data, w.order, w.newer)
 	if w.lines+len(f.lines) > maxLines {
 		f.lines = nil
 		f.issues = append(f.issues, Problem{name, 0, Ignored, fmt.Sprintf("more than %d settings in all files: accel does not look at it", maxLines)})
@@ -380,7 +389,7 @@ func (w *world) sets(name string) bool {
 	if err != nil {
 		return false
 	}
-	lines, _ := ParseFile(name, data, w.order)
+	lines, _ := parseFile(name, data, w.order, w.newer)
 	return slices.ContainsFunc(lines, func(l Line) bool {
 		_, ok := l.Key()
 		return ok && !l.Exclude

@@ -231,7 +231,7 @@ func (g *gen) form(p string) string {
 	// Extra separators and elements, in both notations.
 	elems := strings.Split(p, "/")
 	i := g.IntN(len(elems) + 1)
-	extra := pick(g, "", "", "/", "//", ".", "..", "x/..", "net/..", "conf/..", " ")
+	extra := pick(g, "", "", "/", "//", ".", "..", "x/..", "net/..", "conf/..", "/..", " ")
 	elems = append(elems[:i:i], append([]string{extra}, elems[i:]...)...)
 	p = strings.Join(elems, "/")
 	if g.chance(50) {
