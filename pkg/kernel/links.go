@@ -38,18 +38,19 @@ type Link struct {
 	DefaultRoute bool `json:"default_route,omitempty"`
 }
 
+const sysfsLinks = "/sys/class/net"
+
 // treeLinks reads the links below sys/class/net, in index and name order. The
 // second result holds each link's hardware address, only for comparing.
 func treeLinks(t *Tree) ([]Link, map[string]string) {
-	const dir = "/sys/class/net"
-	entries, err := t.ReadDir(dir)
+	entries, err := t.ReadDir(sysfsLinks)
 	if err != nil {
 		return nil, nil
 	}
 	var links []Link
 	addresses := map[string]string{}
 	for _, entry := range entries {
-		at := path.Join(dir, entry.Name())
+		at := path.Join(sysfsLinks, entry.Name())
 		if !t.isDir(at) { // bonding_masters is a file
 			continue
 		}
@@ -86,14 +87,21 @@ func treeLinks(t *Tree) ([]Link, map[string]string) {
 				l.Queues++
 			}
 		}
-		// The netlink library leaves out an address of zeros.
-		if address := t.text(path.Join(at, "address")); strings.Trim(address, "0:") != "" {
-			addresses[l.Name] = address
-		}
+		addresses[l.Name] = sysfsAddress(t, at)
 		links = append(links, l)
 	}
 	sortLinks(links)
 	return links, addresses
+}
+
+// sysfsAddress returns a link's hardware address, "" for one of zeros, as the
+// netlink library does.
+func sysfsAddress(t *Tree, dir string) string {
+	address := t.text(path.Join(dir, "address"))
+	if strings.Trim(address, "0:") == "" {
+		return ""
+	}
+	return address
 }
 
 func sortLinks(links []Link) {

@@ -4,8 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"path"
 	"slices"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -25,9 +28,10 @@ func liveLinks(t *Tree) ([]Link, error) {
 		if links, addresses, err = netlinkLinks(); err != nil {
 			return nil, fmt.Errorf("listing links: %w", err)
 		}
-		inSysfs, sysfsAddresses := treeLinks(t)
-		if sameNamespace(links, addresses, inSysfs, sysfsAddresses) {
-			addSysfs(links, inSysfs)
+		if showsThese(t, links, addresses) {
+			for i := range links {
+				addSysfs(t, &links[i])
+			}
 			break
 		}
 	}
@@ -43,34 +47,38 @@ func liveLinks(t *Tree) ([]Link, error) {
 	return links, nil
 }
 
-// sameNamespace compares two views of links by everything that names them.
-func sameNamespace(a []Link, addressA map[string]string, b []Link, addressB map[string]string) bool {
-	if len(a) != len(b) {
+// showsThese says that sysfs shows exactly these links, by everything that names
+// them.
+func showsThese(t *Tree, links []Link, addresses map[string]string) bool {
+	shown := 0
+	entries, _ := t.ReadDir(sysfsLinks)
+	for _, e := range entries {
+		if e.Type()&fs.ModeSymlink != 0 || e.IsDir() { // bonding_masters is a file
+			shown++
+		}
+	}
+	if shown != len(links) {
 		return false
 	}
-	indexes := map[string]int{}
-	for _, l := range b {
-		indexes[l.Name] = l.Index
-	}
-	for _, l := range a {
-		index, ok := indexes[l.Name]
-		if !ok || index != l.Index || addressA[l.Name] != addressB[l.Name] {
+	for _, l := range links {
+		dir := path.Join(sysfsLinks, l.Name)
+		if t.text(path.Join(dir, "ifindex")) != strconv.Itoa(l.Index) || sysfsAddress(t, dir) != addresses[l.Name] {
 			return false
 		}
 	}
 	return true
 }
 
-func addSysfs(links, inSysfs []Link) {
-	byIndex := map[int]Link{}
-	for _, l := range inSysfs {
-		byIndex[l.Index] = l
+// addSysfs adds what only sysfs knows. Not all that it could: a host of containers
+// has hundreds of links of no interest.
+func addSysfs(t *Tree, l *Link) {
+	dir := path.Join(sysfsLinks, l.Name)
+	l.Hardware = t.Exists(path.Join(dir, "device"))
+	if l.Hardware {
+		l.Driver = linkTarget(t, path.Join(dir, "device/driver"))
 	}
-	for i := range links {
-		l := byIndex[links[i].Index]
-		links[i].Driver = l.Driver
-		links[i].SpeedMbit = l.SpeedMbit
-		links[i].Hardware = l.Hardware
+	if l.Hardware || l.Kind == "bond" || l.Kind == "team" {
+		l.SpeedMbit = speed(t.text(path.Join(dir, "speed")))
 	}
 }
 
@@ -137,8 +145,11 @@ func netlinkLinks() ([]Link, map[string]string, error) {
 			Up:       a.Flags&net.FlagUp != 0,
 			Hardware: a.ParentDev != "",
 		}
-		if l.Kind == "device" {
+		switch l.Kind {
+		case "device":
 			l.Kind = ""
+		case "tuntap": // the library's word for the kernel's
+			l.Kind = "tun"
 		}
 		if a.MasterIndex != 0 {
 			lower[a.MasterIndex] = append(lower[a.MasterIndex], a.Name)

@@ -227,3 +227,34 @@ func TestLinkJSON(t *testing.T) {
 		t.Errorf("%s", diff)
 	}
 }
+
+// Sysfs is believed only if it shows exactly the links that netlink lists.
+func TestShowsThese(t *testing.T) {
+	const dir = "sys/class/net/"
+	shown := host{
+		dir + "bonding_masters": "\n",
+		dir + "lo/ifindex":      "1\n", dir + "lo/address": "00:00:00:00:00:00\n",
+		dir + "eth0/ifindex": "2\n", dir + "eth0/address": "02:fc:00:00:00:01\n",
+	}
+	links := []Link{{Name: "lo", Index: 1}, {Name: "eth0", Index: 2}}
+	addresses := map[string]string{"eth0": "02:fc:00:00:00:01"}
+	for _, c := range []struct {
+		name      string
+		host      host
+		links     []Link
+		addresses map[string]string
+		want      bool
+	}{
+		{"the same", shown, links, addresses, true},
+		{"no sysfs", host{}, links, addresses, false},
+		{"one more there", shown.with(host{dir + "eth1/ifindex": "3\n"}), links, addresses, false},
+		{"one more here", shown, append(links[:2:2], Link{Name: "eth1", Index: 3}), addresses, false},
+		{"another name", shown, []Link{links[0], {Name: "eth1", Index: 2}}, addresses, false},
+		{"another index", shown, []Link{links[0], {Name: "eth0", Index: 3}}, addresses, false},
+		{"another address", shown, links, map[string]string{"eth0": "02:fc:00:00:00:02"}, false},
+	} {
+		if got := showsThese(c.host.tree(t), c.links, c.addresses); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

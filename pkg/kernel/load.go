@@ -110,6 +110,9 @@ type hidden struct{ error }
 func (hidden) Error() string   { return "" }
 func (h hidden) Unwrap() error { return h.error }
 
+// sourcePlace is where in its source libkmod complains.
+var sourcePlace = regexp.MustCompile(`^\S*libkmod\S*:\d+ \w+\(\) ?`)
+
 // modprobeAnswer makes one line of what modprobe said.
 func modprobeAnswer(output string) string {
 	var lines []string
@@ -118,6 +121,7 @@ func modprobeAnswer(output string) string {
 		for _, prefix := range []string{"modprobe: ", "FATAL: ", "ERROR: "} {
 			line = strings.TrimPrefix(line, prefix)
 		}
+		line = sourcePlace.ReplaceAllString(line, "")
 		if line != "" && len(lines) < 4 {
 			lines = append(lines, line)
 		}

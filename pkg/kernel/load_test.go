@@ -46,6 +46,8 @@ func TestLoadModule(t *testing.T) {
 		{name: "good", script: "echo \"$*|$LC_ALL|$LANG|$MODPROBE_OPTIONS|$PWD\" > " + log + "\n", module: "tcp_bbr"},
 		{name: "refused", script: "echo \"modprobe: ERROR: could not insert 'tcp_bbr': Key was rejected by service\" >&2; exit 1\n", module: "tcp_bbr",
 			want: []error{ErrModule}, says: "cannot load module tcp_bbr: modprobe: could not insert 'tcp_bbr': Key was rejected by service"},
+		{name: "forbidden", script: "echo \"modprobe: ERROR: ../libkmod/libkmod-module.c:1047 command_do() Error running install command '/bin/false' for module tcp_bbr: retcode 1\" >&2; echo \"modprobe: ERROR: could not insert 'tcp_bbr': Invalid argument\" >&2; exit 1\n", module: "tcp_bbr",
+			want: []error{ErrModule}, says: "cannot load module tcp_bbr: modprobe: Error running install command '/bin/false' for module tcp_bbr: retcode 1; could not insert 'tcp_bbr': Invalid argument"},
 		{name: "silent", script: "exit 3\n", module: "tcp_bbr", want: []error{ErrModule}, says: "cannot load module tcp_bbr: modprobe: exit status 3"},
 		{name: "not listed", script: notFound, module: "tcp_bbr", inserted: true},
 		{name: "not there", script: notFound, module: "tcp_bbr", insert: refused, inserted: true, want: []error{ErrModule, refused},

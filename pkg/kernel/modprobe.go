@@ -146,6 +146,8 @@ func cutWord(s string) (word, rest string) {
 // for tcp_bbr because somebody wrote bbr into the sysctl: it applies where a module
 // is asked for by an alias, and to systemd-modules-load. (kmod's modprobe sets
 // KMOD_PROBE_APPLY_BLACKLIST_ALIAS_ONLY; tried with kmod 30 and Debian's kernels.)
+// For a qdisc, kernels up to 6.1 ask for sch_fq, those of 6.12 and later for the
+// alias net-sch-fq: there a blacklist does make writing fq into the sysctl fail.
 func (c modprobeConfig) verdict(module string, deps []string) (blocked, note string) {
 	// An alias for the name is looked up before the name itself: "alias tcp_bbr
 	// off" was the way of old to forbid a module.
@@ -180,6 +182,9 @@ func (c modprobeConfig) verdict(module string, deps []string) (blocked, note str
 		}
 		if alias != nil {
 			return r.String(), ""
+		}
+		if strings.HasPrefix(module, "sch_") {
+			return "", r.String() + " (systemd-modules-load leaves it out at boot, and newer kernels do not load it by themselves; it can be loaded by name)"
 		}
 		return "", r.String() + " (systemd-modules-load leaves it out at boot; it can be loaded by name)"
 	}

@@ -127,3 +127,18 @@ func TestSystem(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseMountinfo(f *testing.F) {
+	f.Add([]byte("24 1 0:22 / /proc/sys ro,nosuid shared:5 - proc proc rw\n27 1 254:0 / / rw - ext4 /dev/vda rw\n"))
+	f.Add([]byte("1 2 3 4 /a\\040b rw - - -\n - \n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		mounts := parseMountinfo(data)
+		for _, m := range mounts {
+			if m.device == "" || m.root == "" || m.point == "" {
+				t.Errorf("%q gives %+v", data, m)
+			}
+		}
+		mountReadOnly(mounts, "/proc/sys/net/ipv4/tcp_congestion_control")
+		rootMount(mounts)
+	})
+}
