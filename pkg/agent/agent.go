@@ -12,8 +12,6 @@ import (
 	"os/signal"
 	"path"
 	"reflect"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,7 +20,6 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 	logrusslog "github.com/sirupsen/logrus/hooks/slog"
-	"golang.org/x/sys/unix"
 
 	"accel/pkg/qdisc"
 	"accel/pkg/text"
@@ -91,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	a := newAgent(o.Host, o.Log)
 	a.watch = qdisc.Watch
 	a.notify = func(state string) { _, _ = daemon.SdNotify(false, state) } // without systemd there is nobody to tell
-	a.shrink = debug.FreeOSMemory
+	a.shrink = shrink
 	if wd, err := daemon.SdWatchdogEnabled(false); err != nil {
 		a.log.Warn(text.T("no watchdog: %s", err))
 	} else if wd > 0 {
@@ -100,18 +97,6 @@ func Run(ctx context.Context, o Options) error {
 		a.assessTimeout = min(assessTimeout, wd/4)
 	}
 	return a.run(ctx)
-}
-
-// beSmall makes the process frugal: a few MiB of memory and a few wake-ups an
-// hour matter on a host with 512 MiB.
-func beSmall() {
-	// A second processor would only make the runtime's threads wake each
-	// other, and what little garbage there is can be collected early.
-	runtime.GOMAXPROCS(1)
-	debug.SetGCPercent(25)
-	// Where transparent huge pages are always on, as on Debian, the heap
-	// would take 4 MiB for its 1. An old kernel without the call costs that.
-	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0)
 }
 
 // agent is a running agent. Its functions are the edges to the host.
@@ -136,6 +121,7 @@ type agent struct {
 	enabled  *tuning.Enabled
 	verdict  *tuning.Status
 	assessed time.Time
+	told     string              // the last verdict in the journal
 	trouble  string              // what keeps the agent from doing its work now
 	status   string              // the last STATUS line
 	written  *tuning.AgentReport // the last report
@@ -408,8 +394,8 @@ func (a *agent) assessEvery() time.Duration {
 	return assessBadEvery
 }
 
-// check asks the kernel as `accel status` does, and says what is in force if
-// that is new.
+// check asks the kernel as `accel status` does, and says what is in force where
+// that is new. Of values that drift, the healing speaks.
 func (a *agent) check(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, a.assessTimeout)
 	defer cancel()
@@ -422,14 +408,18 @@ func (a *agent) check(ctx context.Context) {
 		a.sayOnce(logrus.ErrorLevel, text.T("checking what is in force: %s", err))
 		return
 	}
-	if a.verdict == nil || a.verdict.Verdict != v.Verdict || a.verdict.Reason != v.Reason {
+	a.verdict = v
+	if v.Verdict == tuning.Drifted && (len(a.judge.stuck) == 0 || len(a.judge.gaveUp) > 0) {
+		return // the next look heals it, or it was told that none will
+	}
+	if told := string(v.Verdict) + v.Reason; told != a.told {
+		a.told = told
 		level := logrus.WarnLevel
 		if v.Verdict == tuning.Good {
 			level = logrus.InfoLevel
 		}
 		a.say(level, v.Reason)
 	}
-	a.verdict = v
 }
 
 // tellStatus gives systemd the STATUS line if it is a new one.

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+)
+
+// beSmall makes the process frugal: a few MiB and a few wake-ups a minute
+// count on a host with 512 MiB that somebody shares with a thousand others.
+func beSmall() {
+	// A second processor would only make the runtime's threads wake each
+	// other, and what little garbage there is can be collected early.
+	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(25)
+	withoutHugePages()
+}
+
+// withoutHugePages starts the program anew, as the same process, where
+// transparent huge pages are always on, as on Debian: the first touch of the
+// heap has taken 2 MiB already, of which a fraction is used, and only an exec
+// gives that back. Where anything of this is not possible, it costs that.
+func withoutHugePages() {
+	mode, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
+	if err != nil || !bytes.Contains(mode, []byte("[always]")) {
+		return
+	}
+	if off, err := unix.PrctlRetInt(unix.PR_GET_THP_DISABLE, 0, 0, 0, 0); err != nil || off != 0 {
+		return // not known here, or off already: this is the second start
+	}
+	if err := unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0); err != nil {
+		return
+	}
+	_ = unix.Exec("/proc/self/exe", os.Args, os.Environ()) // does not return if it works
+}
+
+// shrink gives back what the start, or another whole check, needed and the
+// watch does not: garbage, and the pages of the program itself. Those were
+// mapped from the page cache and are mapped again where they are needed.
+func shrink() {
+	debug.FreeOSMemory()
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return // it only costs memory
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	for _, m := range programMappings(maps, exe) {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
+	}
+}
+
+type mapping struct{ start, end uintptr }
+
+// programMappings lists the mappings of the program that nothing can have
+// changed: its code and constants. maps is as in proc(5).
+func programMappings(maps []byte, exe string) []mapping {
+	var out []mapping
+	for line := range bytes.Lines(maps) {
+		var m mapping
+		var perms, dev, name string
+		var offset, inode uint64
+		n, _ := fmt.Sscanf(string(line), "%x-%x %s %x %s %d %s", &m.start, &m.end, &perms, &offset, &dev, &inode, &name)
+		if n == 7 && name == exe && (perms == "r-xp" || perms == "r--p") && m.start < m.end {
+			out = append(out, m)
+		}
+	}
+	return out
+}
