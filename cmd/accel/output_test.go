@@ -621,3 +621,27 @@ func TestSparseDocuments(t *testing.T) {
 		validate(t, b.Bytes(), false)
 	}
 }
+
+// Chinese letters are two columns wide; the columns must stand all the same.
+func TestChinese(t *testing.T) {
+	text.SetLanguage("zh")
+	defer text.SetLanguage("")
+	s := good()
+	s.Notes = []string{"2 个已建立的连接在关闭之前仍用其他算法，这一句话要足够长，长到一行之内放不下，所以必须在中间折行"}
+	out := statusText(s, plain())
+	checkLines(t, out, columns)
+	want := `正常: bbr is in force, with fq on eth0
+
+已启用    bbr 配 fq（方案 basic），自 2026-11-30 17:00 UTC
+算法      sysctl：bbr
+          生效：bbr（在已建立的连接上）
+`
+	if !strings.HasPrefix(out, want) {
+		t.Errorf("%s", out)
+	}
+	if i := strings.Index(out, "\n说明  "); i < 0 {
+		t.Errorf("%s", out)
+	} else if diff := cmp.Diff("\n说明  2 个已建立的连接在关闭之前仍用其他算法，这一句话要足够长，长到一行之内放不\n      下，所以必须在中间折行\n", out[i:]); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -132,23 +132,31 @@ func TestEverySentenceIsConstant(t *testing.T) {
 	}
 }
 
-// TestCatalogues checks that every translation fits its English text, that no
-// sentence lacks one, and that none is left from a sentence that is gone.
+// TestCatalogues checks that every translation fits its English text, and that
+// the catalogues keep up with the code: a sentence without a translation is
+// English, which is bearable for one, so a few may be missing, or be left from
+// sentences that are gone.
 func TestCatalogues(t *testing.T) {
 	all := source(t)
 	for language, c := range catalogues {
 		if err := c.Check(); err != nil {
 			t.Errorf("%s: %v", language, err)
 		}
+		off := 0
 		for s, pos := range all {
 			if _, ok := c[s]; !ok {
-				t.Errorf("%s: no translation for %q (%s)", language, s, pos)
+				off++
+				t.Logf("%s: no translation for %q (%s)", language, s, pos)
 			}
 		}
 		for s := range c {
 			if _, ok := all[s]; !ok {
-				t.Errorf("%s: no such sentence: %q", language, s)
+				off++
+				t.Logf("%s: no such sentence any more: %q", language, s)
 			}
+		}
+		if limit := len(all) * 3 / 100; off > limit {
+			t.Errorf("%s: %d translations are missing or left over, more than %d", language, off, limit)
 		}
 	}
 }
