@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // An Assignment is one line's wish for one key.
@@ -29,6 +31,7 @@ type Config struct {
 	named    map[Key][]int   // the rules that name a key, by their place in rules
 	patterns []int           // the others that set something
 	excluded map[Key]entry   // the lines that only except a key
+	crash    *entry          // the line at which systemd-sysctl crashes
 }
 
 // An entry is a line and where it stands.
@@ -71,12 +74,14 @@ func assemble(w *world, entries []entry) *Config {
 			c.rules = append(c.rules, rule{entry: e})
 		}
 	}
+	for _, r := range c.rules {
+		c.paths[r.Path] = r.Path != ""
+	}
 	kept := c.rules[:0]
 	for _, r := range c.rules {
 		if r.Path == "" {
 			continue
 		}
-		c.paths[r.Path] = true
 		if r.Exclude {
 			if k, ok := w.names(r.Path); ok {
 				c.excluded[k] = r.entry
@@ -85,6 +90,10 @@ func assemble(w *world, entries []entry) *Config {
 		}
 		if r.Pattern() {
 			r.paths = w.alternatives(r.Path)
+			if w.crashes(r) {
+				c.crash = &r.entry
+				break // no setting after this one is made
+			}
 			c.patterns = append(c.patterns, len(kept))
 		} else if k, ok := w.names(r.Path); ok {
 			c.named[k] = append(c.named[k], len(kept))
@@ -103,6 +112,15 @@ func (w *world) alternatives(pattern string) []string {
 	}
 	all, _ := expandBraces(pattern)
 	return all
+}
+
+// crashes reports whether systemd-sysctl ends itself at a pattern, by a failed
+// assertion: it does where the first element is longer than a name can be, and
+// nothing matches. Seen in 252 and 257; a pasted line of base64 can be enough.
+func (w *world) crashes(r rule) bool {
+	first, _, _ := strings.Cut(r.Path, "/")
+	return w.order == Systemd && len(first) > unix.NAME_MAX && r.paths != nil &&
+		!slices.ContainsFunc(r.paths, func(p string) bool { return len(w.glob(p)) > 0 })
 }
 
 func hasDotDot(p string) bool { return slices.Contains(strings.Split(p, "/"), "..") }

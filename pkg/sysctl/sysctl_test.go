@@ -449,6 +449,11 @@ func TestOrders(t *testing.T) {
 		{"above the root, Debian 13", map[string]string{a: "/.././../net/ipv4/tcp_retries2=1", "usr/lib/systemd/libsystemd-shared-257.so": ""}, retries2, "1", none},
 		{"name is a pattern and finds a hidden file", map[string]string{"run/sysctl.d/[ab].conf": "", "run/sysctl.d/b.conf": "net.ipv4.tcp_retries2=1", b: "#"}, retries2, none, "1"},
 		{"it gives up where one cannot be opened", map[string]string{"run/sysctl.d/[ab].conf": "", "run/sysctl.d/a.conf": "->nowhere", "run/sysctl.d/b.conf": "net.ipv4.tcp_retries2=1", b: "#"}, retries2, none, none},
+		{"crash", map[string]string{a: "net.ipv4.tcp_fin_timeout=1\n" + strings.Repeat("x", 256) + "*=1\nnet.ipv4.tcp_retries2=1"}, retries2, none, "1"},
+		{"before the crash", map[string]string{a: "net.ipv4.tcp_fin_timeout=1\n" + strings.Repeat("x", 256) + "*=1\nnet.ipv4.tcp_retries2=1"}, fin, "1", "1"},
+		{"no crash, not that long", map[string]string{a: strings.Repeat("x", 254) + "*=1\nnet.ipv4.tcp_retries2=1"}, retries2, "1", "1"},
+		{"no crash, no pattern", map[string]string{a: strings.Repeat("x", 256) + "=1\nnet.ipv4.tcp_retries2=1"}, retries2, "1", "1"},
+		{"no crash, something matches", map[string]string{a: "[" + strings.Repeat("n", 256) + "]et.ipv4=1\nnet.ipv4.tcp_retries2=1", "proc/sys/net/ipv4/tcp_retries2": "15"}, retries2, "1", "1"},
 		{"out of the tree", map[string]string{a: "../sys/net/ipv4/tcp_retries2=1"}, "sys/net/ipv4/tcp_retries2", none, none},
 		{"two equals signs", map[string]string{a: "net.ipv4.tcp_retries2==1"}, retries2, "=1", "=1"},
 		{"no value", map[string]string{a: "net.ipv4.tcp_retries2="}, retries2, "", ""},
@@ -612,6 +617,17 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+func TestCrash(t *testing.T) {
+	root := tree(t, map[string]string{"etc/sysctl.d/50-pasted.conf": "net.ipv4.tcp_retries2=1\n" + strings.Repeat("QUJD", 80) + "?=1\nnet.ipv4.tcp_fin_timeout=2\n"})
+	problems := read(t, root, sysctl.Systemd).Problems()
+	if len(problems) != 1 || problems[0].Line != 2 || !strings.Contains(problems[0].Reason, "crashes at this line") {
+		t.Errorf("%+v", problems)
+	}
+	if p := read(t, root, sysctl.Procps).Problems(); len(p) != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // Nothing that a file system can hold keeps accel from answering in time.
 func TestHostile(t *testing.T) {
 	big := strings.Repeat("net.ipv4.conf.*.tag=1\n", 200_000)
@@ -619,7 +635,7 @@ func TestHostile(t *testing.T) {
 		"etc/sysctl.d/zero.conf":   "->/dev/zero",
 		"etc/sysctl.d/big.conf":    big,
 		"etc/sysctl.d/binary.conf": strings.Repeat("\x7fELF\x00\xff\n=\x00", 10_000),
-		"etc/sysctl.d/braces.conf": "net.ipv4." + strings.Repeat("{a,b}", 40) + "*=1\n" + strings.Repeat("{", 1000) + "*=1\n",
+		"etc/sysctl.d/braces.conf": "net.ipv4." + strings.Repeat("{a,b}", 40) + "*=1\nnet." + strings.Repeat("{", 1000) + "*=1\n",
 		"etc/sysctl.d/stars.conf":  "net.ipv4." + strings.Repeat("*a", 2000) + "=1\n" + strings.Repeat("*/", 2000) + "=1\n" + strings.Repeat("*/../", 500) + "x*=1\n",
 		"etc/sysctl.d/zz.conf":     "net.ipv4.tcp_retries2=8\n",
 		"etc/sysctl.d/loop/":       "",

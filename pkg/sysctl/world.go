@@ -361,6 +361,9 @@ func (w *world) judge(c *Config) {
 	if !confRead && w.sets(conf) {
 		w.problem(conf, 0, Ignored, "it is not read at boot here: systemd-sysctl reads /etc/sysctl.d/*.conf only, and no link there leads to it")
 	}
+	if c.crash != nil {
+		w.problem(c.crash.file, c.crash.Line.Number, Refused, "systemd-sysctl crashes at this line (the key is a pattern whose first part is longer than %d bytes) and makes none of the settings after it", unix.NAME_MAX)
+	}
 	for _, i := range c.patterns {
 		if r := c.rules[i]; r.paths == nil {
 			w.problem(r.file, r.Line.Number, Ignored, "too many braces in the pattern: accel does not look at it")
@@ -432,14 +435,19 @@ type found struct {
 	key  Key
 }
 
-// expand lists the settings of the root's proc/sys that match a pattern.
-func (w *world) expand(pattern string) []found {
+// A place is what glob found.
+type place struct {
+	path string // as glob prints it, below proc/sys
+	dir  string // where that is, from within the root
+}
+
+// glob lists what a pattern matches in the root's proc/sys, as far as it may be a
+// setting.
+func (w *world) glob(pattern string) []place {
 	elems, ok := globElems(pattern)
 	if !ok {
 		return nil
 	}
-	root := filepath.Join(w.root, "proc/sys")
-	type place struct{ path, dir string } // as matched; and where that is
 	at := []place{{"", "/proc/sys"}}
 	for i, e := range elems {
 		var next []place
@@ -469,12 +477,19 @@ func (w *world) expand(pattern string) []found {
 		}
 		at = next
 	}
+	return slices.DeleteFunc(at, func(p place) bool {
+		_, err := os.Lstat(filepath.Join(w.root, p.dir))
+		return err != nil
+	})
+}
+
+// expand lists the settings of the root's proc/sys that match a pattern.
+func (w *world) expand(pattern string) []found {
 	var all []found
-	for _, p := range at {
-		rel, ok := strings.CutPrefix(p.dir, "/proc/sys/")
-		st, err := os.Lstat(filepath.Join(root, rel))
-		if ok && err == nil && !st.IsDir() && Key(rel).check() == nil {
-			all = append(all, found{p.path, Key(rel)})
+	for _, p := range w.glob(pattern) {
+		k, ok := strings.CutPrefix(p.dir, "/proc/sys/")
+		if ok && !w.isDir(p.dir) && Key(k).check() == nil {
+			all = append(all, found{p.path, Key(k)})
 		}
 	}
 	return all

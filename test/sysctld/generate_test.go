@@ -171,6 +171,11 @@ func (g *gen) line() string {
 		return pick(g, "hello world", "=5", "-", "-=5", "x", "a=", "=", "[net]", "net.ipv4.tcp_retries2 8", "net.ipv4.tcp_retries2: 8", "net.ipv4.tcp_retries2\uff1d8",
 			"sysctl -w net.ipv4.tcp_retries2=8", "net=5", "net.ipv4=5", ".=5", "/=5", "..=5", "net.ipv4.nosuch=5", "*=5", "[=5", "\\")
 	}
+	if g.chance(1) {
+		// Around the longest name, which makes systemd-sysctl crash.
+		long := strings.Repeat("x", 250+g.IntN(8))
+		return pick(g, long+"*", "*"+long, long+"[", long, "net."+long+"*", long+".*", "["+strings.Repeat("n", 256)+"]et.ipv4.tcp_retries2", "["+strings.Repeat("n", 256)+"]et", "{"+strings.Repeat("a,", 200)+"net}.ipv4.tcp_retries?", "{"+strings.Repeat("a,", 200)+"b}.ipv4.tcp_retries?") + "=7"
+	}
 	key, isName := g.key()
 	// Most are plain; some carry what people and programs put around them.
 	s := key

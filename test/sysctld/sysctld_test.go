@@ -383,12 +383,20 @@ func run(root string, order sysctl.Order) (string, error) {
 	defer stop.Stop()
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() > 0 {
-		err = nil // they report many things that way
+	if errors.As(err, &exit) {
+		status, _ := exit.Sys().(syscall.WaitStatus)
+		// They report many things by their exit code. And systemd-sysctl crashes
+		// at some patterns, which is an answer too.
+		if exit.ExitCode() > 0 || status.Signaled() && status.Signal() == syscall.SIGABRT {
+			err = nil
+		}
 	}
 	text := out.String()
 	if len(text) > 2000 {
-		text = text[:2000] + "..."
+		text = text[:1000] + " ... " + text[len(text)-1000:]
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", argv[0], err, text)
 	}
 	return text, err
 }
