@@ -80,9 +80,9 @@ Modules      tcp_bbr                20480  14
              sch_fq                 24576  4
 Qdisc        default: fq
              available: fq fq_codel
-Links        lo        noqueue; left: loopback
+Links        lo        noqueue: loopback
              eth0      fq below mq (2 queues), managed
-             eth1.100  htb; left: somebody configured its qdisc
+             eth1.100  htb: somebody configured its qdisc
 Routes       default over eth0 (inet6, table 254): congctl bbr
 File         /etc/sysctl.d/99-zz-accel.conf
 Next boot    net.core.default_qdisc = fq

@@ -257,7 +257,7 @@ func linkLine(l tuning.StatusLink) string {
 	case l.Managed:
 		return text.T("%s, managed", kind)
 	case l.Reason != "":
-		return text.T("%s; left: %s", kind, l.Reason)
+		return text.T("%s: %s", kind, l.Reason)
 	}
 	return kind
 }
