@@ -148,7 +148,8 @@ func (a *assessment) qdiscs() {
 	f, s := a.f, &a.s.Qdisc
 	s.Default, s.Available, s.Links = f.DefaultQdisc, []string{}, []StatusLink{}
 	for _, q := range f.Qdiscs {
-		if q.Available || q.Origin == kernel.Loadable && q.Blocked == "" {
+		// Only what enable --qdisc takes: a kernel has thirty others.
+		if slices.Contains(defaultQdiscs, q.Name) && (q.Available || q.Origin == kernel.Loadable && q.Blocked == "") {
 			s.Available = append(s.Available, q.Name)
 		}
 	}
@@ -167,7 +168,7 @@ func (a *assessment) unmanaged(l kernel.Link, reason string) string {
 	case reason != "":
 		return reason
 	case a.st == nil:
-		return text.T("nothing is enabled")
+		return text.T("managed once something is enabled")
 	case a.f.DefaultQdisc == nil:
 		return text.T("the qdisc belongs to the host")
 	case wantedQdisc(a.st) == "":

@@ -1,0 +1,206 @@
+package tuning
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"accel/pkg/kernel"
+	"accel/pkg/qdisc"
+	"accel/pkg/sysctl"
+	"accel/pkg/text"
+)
+
+// plan compares every setting with the host and writes the originals and the
+// intent into the becoming state. Records that no setting wants any more get a
+// Restore step; those named in except are left as they are.
+func (s *session) plan(settings []Setting, except []string) []Step {
+	first := s.st.record(KindSysctl, string(sysctl.DefaultQdisc)) == nil
+	steps := []Step{}
+	keep := slices.Clone(except)
+	for _, w := range settings {
+		steps = append(steps, s.compare(w, first))
+		keep = append(keep, w.ID())
+	}
+	if first && s.st.record(KindSysctl, string(sysctl.DefaultQdisc)) != nil {
+		s.seeLinks()
+	}
+	if s.facts.DefaultQdisc != nil {
+		s.intendAllowed(s.st.Enabled.Algorithm)
+	}
+	s.adoptLeftovers(keep)
+	return append(steps, s.retire(keep)...)
+}
+
+// compare makes the step of one setting. first says that accel has not touched
+// the default qdisc before.
+func (s *session) compare(w Setting, first bool) Step {
+	st := Step{Setting: w.ID(), Wanted: w.Want, Required: w.Required, Why: w.Why, Action: Set}
+	cur, err := s.current(w)
+	if err != nil {
+		st.Action, st.Reason = Skip, err.Error()
+		return st
+	}
+	st.Current = &cur
+	if sysctl.Equal(cur, w.Want) {
+		st.Action = Keep
+	}
+	original := cur
+	switch {
+	case w.Kind == KindModule:
+		return st // a module stays loaded, so there is nothing to put back
+	case w.Kind == KindQdisc && !first && s.st.record(w.Kind, w.Name) == nil:
+		// A link that came up while the default qdisc was already ours has
+		// what it has because of us: its own original is not known, and
+		// disable gives it the original default.
+		if st.Action == Keep {
+			return st
+		}
+		if slices.Contains(s.st.Defaults, cur) {
+			original = s.st.record(KindSysctl, string(sysctl.DefaultQdisc)).Original
+		}
+	}
+	s.intend(w, cur, original)
+	return st
+}
+
+// retire ends the wishes of the records that are not to be kept, and makes the
+// steps that put their originals back.
+func (s *session) retire(keep []string) []Step {
+	var steps []Step
+	for i := range s.st.Records {
+		r := &s.st.Records[i]
+		if slices.Contains(keep, r.ID()) || r.Name == string(sysctl.AllowedCongestionControl) {
+			continue
+		}
+		r.Wanted = ""
+		t := findTree(s.trees, r.Name)
+		if r.Kind == KindQdisc && (t == nil || !t.KernelMade() && !t.Leftover()) {
+			continue // not there now, or somebody's: the original is kept for later
+		}
+		cur, err := s.current(Setting{Kind: r.Kind, Name: r.Name})
+		switch {
+		case err != nil:
+		case (s.st.ours(r, cur) || s.leftover(r)) && !sysctl.Equal(cur, r.Original):
+			steps = append(steps, Step{Setting: r.ID(), Current: &cur, Wanted: r.Original, Action: Restore, Why: text.T("no longer wished for")})
+			if r.Kind == KindQdisc {
+				s.borrow(cur, r.Original)
+			}
+		default:
+			r.Wrote = nil // the original, or somebody else's by now
+		}
+	}
+	return steps
+}
+
+// intend puts the original, once, and the value that is about to be written
+// into the becoming state.
+func (s *session) intend(w Setting, current, original string) {
+	r := s.st.record(w.Kind, w.Name)
+	if r == nil {
+		s.st.Records = append(s.st.Records, Record{Kind: w.Kind, Name: w.Name, Original: original})
+		r = &s.st.Records[len(s.st.Records)-1]
+	}
+	r.Wanted = w.Want
+	r.wrote(w.Want)
+	if w.Kind != KindQdisc {
+		if w.Name == string(sysctl.DefaultQdisc) && !slices.Contains(s.st.Defaults, w.Want) {
+			s.st.Defaults = append(s.st.Defaults, w.Want)
+		}
+		return
+	}
+	s.borrow(w.Want, current, r.Original)
+}
+
+// borrow: the default qdisc may take these values for a moment.
+func (s *session) borrow(kinds ...string) {
+	if d := s.st.record(KindSysctl, string(sysctl.DefaultQdisc)); d != nil {
+		for _, k := range kinds {
+			d.wrote(k)
+		}
+	}
+}
+
+// adoptLeftovers makes a record for every link on which an interrupted rebuild
+// left its placeholder, so that it is put back if nobody wants anything else.
+func (s *session) adoptLeftovers(keep []string) {
+	def := s.st.record(KindSysctl, string(sysctl.DefaultQdisc))
+	for _, t := range s.trees {
+		if def != nil && t.Leftover() && !slices.Contains(keep, settingID(KindQdisc, t.Link)) && s.st.record(KindQdisc, t.Link) == nil {
+			s.st.Records = append(s.st.Records, Record{Kind: KindQdisc, Name: t.Link, Original: def.Original})
+		}
+	}
+}
+
+// leftover: an interrupted rebuild left its placeholder on the record's link.
+func (s *session) leftover(r *Record) bool {
+	t := findTree(s.trees, r.Name)
+	return r.Kind == KindQdisc && t != nil && t.Leftover()
+}
+
+// seeLinks keeps the originals of the links that are not asked for, too: they
+// get accel's default qdisc when they come up again.
+func (s *session) seeLinks() {
+	for _, l := range s.facts.Links {
+		t := findTree(s.trees, l.Name)
+		if unsuitable(l, t) == "" && t.KernelMade() && s.st.record(KindQdisc, l.Name) == nil {
+			s.st.Records = append(s.st.Records, Record{Kind: KindQdisc, Name: l.Name, Original: t.DefaultKind()})
+		}
+	}
+}
+
+func (r *Record) wrote(v string) {
+	if !slices.Contains(r.Wrote, v) {
+		r.Wrote = append(r.Wrote, v)
+	}
+}
+
+// intendAllowed keeps the list of algorithms that unprivileged programs may
+// choose: the kernel adds every algorithm that becomes the default.
+func (s *session) intendAllowed(algorithm string) {
+	key := string(sysctl.AllowedCongestionControl)
+	if s.st.record(KindSysctl, key) == nil {
+		cur, err := s.h.Sysctl.Read(sysctl.AllowedCongestionControl)
+		if err != nil {
+			return
+		}
+		s.st.Records = append(s.st.Records, Record{Kind: KindSysctl, Name: key, Original: cur})
+	}
+	s.st.record(KindSysctl, key).wrote(algorithm)
+}
+
+// current reads the live value of a setting.
+func (s *session) current(w Setting) (string, error) {
+	switch w.Kind {
+	case KindSysctl:
+		return s.h.Sysctl.Read(sysctl.Key(w.Name))
+	case KindQdisc:
+		t := findTree(s.trees, w.Name)
+		if t == nil {
+			return "", fmt.Errorf("%s: %w", w.Name, qdisc.ErrNoLink)
+		}
+		if t.Leftover() {
+			return t.Root.Kind, nil
+		}
+		// Not Kind: queues that a driver does not use have pfifo_fast leaves,
+		// whatever the default qdisc.
+		return t.DefaultKind(), nil
+	default:
+		for _, a := range slices.Concat(s.facts.Algorithms, s.facts.Qdiscs) {
+			if a.Module == w.Name && (a.Available || a.Origin == kernel.Loaded || a.Origin == kernel.Builtin) {
+				return loaded, nil
+			}
+		}
+		return text.T("not loaded"), nil
+	}
+}
+
+// unreadable fails where a required setting cannot even be read.
+func unreadable(steps []Step) error {
+	for _, st := range steps {
+		if st.Action == Skip && st.Required {
+			return problem(ExitImpossible, errors.New(st.Reason), text.T("%s cannot be set to %s", st.Setting, st.Wanted), text.T("accel status says what this host is."))
+		}
+	}
+	return nil
+}
