@@ -112,7 +112,7 @@ func TestCases(t *testing.T) {
 			`default "" qdisc unknown`,
 		},
 	} {
-		f := detect(t, "testdata/cases/"+name+"/root")
+		f := detect(t, "../../test/cases/"+name+"/root")
 		if diff := cmp.Diff(want, summary(f)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -120,7 +120,7 @@ func TestCases(t *testing.T) {
 }
 
 func TestCase03SortsNothingIntoUse(t *testing.T) {
-	f := detect(t, "testdata/cases/03-lsmod-zero-users/root")
+	f := detect(t, "../../test/cases/03-lsmod-zero-users/root")
 	if f.Modules[0].Used != 0 || f.DefaultAlgorithm != "cubic" || !f.Algorithm("bbr").Available {
 		t.Errorf("%+v", f)
 	}
@@ -153,7 +153,7 @@ func TestCase08BBRPlus(t *testing.T) {
 }
 
 func TestCase10Files(t *testing.T) {
-	f := detect(t, "testdata/cases/10-compressed-modules/root")
+	f := detect(t, "../../test/cases/10-compressed-modules/root")
 	for _, want := range []Algorithm{
 		{Name: "bbr", Origin: Loadable, Module: "tcp_bbr", File: "kernel/net/ipv4/tcp_bbr.ko.xz"},
 		{Name: "fq", Origin: Loadable, Module: "sch_fq", File: "kernel/net/sched/sch_fq.ko.zst"},
@@ -170,14 +170,14 @@ func TestCase10Files(t *testing.T) {
 }
 
 func TestCase13SecureBoot(t *testing.T) {
-	f := detect(t, "testdata/cases/13-secure-boot-unsigned/root")
+	f := detect(t, "../../test/cases/13-secure-boot-unsigned/root")
 	if f.SecureBoot == nil || !*f.SecureBoot || f.Lockdown != "integrity" || f.SignaturesForced == nil || !*f.SignaturesForced {
 		t.Errorf("secure boot %s, lockdown %q, signatures %s", show(f.SecureBoot), f.Lockdown, show(f.SignaturesForced))
 	}
 }
 
 func TestCase22Memory(t *testing.T) {
-	f := detect(t, "testdata/cases/22-openvz7-no-cc/root")
+	f := detect(t, "../../test/cases/22-openvz7-no-cc/root")
 	if f.MemoryBytes != 512<<20 {
 		t.Errorf("memory %d, want 512 MiB", f.MemoryBytes)
 	}
@@ -222,7 +222,7 @@ func TestCaseLinks(t *testing.T) {
 			"ens33 type=-1 hardware=true driver=e1000 speed=unknown master= lower=[] paired=",
 		},
 	} {
-		got := linksOf(detect(t, "testdata/cases/"+name+"/root"))
+		got := linksOf(detect(t, "../../test/cases/"+name+"/root"))
 		for i := range want {
 			want[i] = strings.TrimRight(want[i], " ")
 		}

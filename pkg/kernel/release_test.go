@@ -18,7 +18,7 @@ var vendorNotInString = map[string]bool{
 }
 
 func TestParseReleaseTable(t *testing.T) {
-	data, err := os.ReadFile("testdata/uname.tsv")
+	data, err := os.ReadFile("../../test/cases/uname.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestAtLeast(t *testing.T) {
 }
 
 func FuzzParseRelease(f *testing.F) {
-	data, err := os.ReadFile("testdata/uname.tsv")
+	data, err := os.ReadFile("../../test/cases/uname.tsv")
 	if err != nil {
 		f.Fatal(err)
 	}

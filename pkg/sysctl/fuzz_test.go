@@ -47,7 +47,7 @@ func FuzzParseKey(f *testing.F) {
 }
 
 func FuzzParseFile(f *testing.F) {
-	seeds, _ := filepath.Glob("testdata/4[235]-*/files/*.conf")
+	seeds, _ := filepath.Glob("../../test/cases/4[235]-*/files/*.conf")
 	for _, name := range seeds {
 		data, err := os.ReadFile(name)
 		if err != nil {

@@ -90,7 +90,7 @@ func TestParseKey(t *testing.T) {
 
 // Case 44: link names with dots.
 func TestCase44(t *testing.T) {
-	data, err := os.ReadFile("testdata/44-dotted-interfaces/keys.tsv")
+	data, err := os.ReadFile("../../test/cases/44-dotted-interfaces/keys.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestCase44(t *testing.T) {
 
 // Case 30: /etc/sysctl.conf counts for procps only, and that is said.
 func TestCase30(t *testing.T) {
-	root := "testdata/30-deb13-sysctl-conf-ignored/root"
+	root := "../../test/cases/30-deb13-sysctl-conf-ignored/root"
 	boot := read(t, root, sysctl.Systemd)
 	if a, ok := boot.Lookup(sysctl.CongestionControl); ok {
 		t.Errorf("boot sets %+v", a)
@@ -153,7 +153,7 @@ func TestCase30(t *testing.T) {
 
 // Case 33: names, not directories, decide.
 func TestCase33(t *testing.T) {
-	dirs, err := filepath.Glob("testdata/33-later-name-wins/*/expect.txt")
+	dirs, err := filepath.Glob("../../test/cases/33-later-name-wins/*/expect.txt")
 	if err != nil || len(dirs) != 9 {
 		t.Fatalf("%d folders, %v", len(dirs), err)
 	}
@@ -173,7 +173,7 @@ func TestCase33(t *testing.T) {
 			}
 		}
 	}
-	c := read(t, "testdata/33-later-name-wins/wrong-suffix/root", sysctl.Systemd)
+	c := read(t, "../../test/cases/33-later-name-wins/wrong-suffix/root", sysctl.Systemd)
 	var files []string
 	for _, p := range c.Problems() {
 		files = append(files, p.File)
@@ -185,7 +185,7 @@ func TestCase33(t *testing.T) {
 
 // Case 35: one key many times, in many ways to write it.
 func TestCase35(t *testing.T) {
-	const recorded = "testdata/35-duplicates-and-spaces/root"
+	const recorded = "../../test/cases/35-duplicates-and-spaces/root"
 	conf, err := os.ReadFile(recorded + "/etc/sysctl.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ type fileCase struct {
 }
 
 func (c fileCase) run(t *testing.T, folder string) {
-	data, err := os.ReadFile(filepath.Join("testdata", folder, "files", c.file))
+	data, err := os.ReadFile(filepath.Join("../../test/cases", folder, "files", c.file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestCase43(t *testing.T) {
 	} {
 		c.run(t, "43-dash-and-glob")
 	}
-	data, err := os.ReadFile("testdata/43-dash-and-glob/files/glob-on-cc.conf")
+	data, err := os.ReadFile("../../test/cases/43-dash-and-glob/files/glob-on-cc.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func TestCase43(t *testing.T) {
 
 // Case 45: quotes and pasted commands.
 func TestCase45(t *testing.T) {
-	c := read(t, "testdata/45-quotes-and-pastes/root", sysctl.Systemd)
+	c := read(t, "../../test/cases/45-quotes-and-pastes/root", sysctl.Systemd)
 	var lines []int
 	for _, p := range c.Problems() {
 		lines = append(lines, p.Line)
@@ -352,7 +352,7 @@ func TestCase45(t *testing.T) {
 
 // Case 64: a line for a link that is not there stands beside the others.
 func TestCase64(t *testing.T) {
-	root := "testdata/64-foreign-missing-nic-and-locale/root"
+	root := "../../test/cases/64-foreign-missing-nic-and-locale/root"
 	c := read(t, root, sysctl.Procps)
 	live := sysctl.Tree{Root: root + "/proc/sys"}
 	missing := sysctl.Key("net/ipv4/conf/eth1/rp_filter")
@@ -374,7 +374,7 @@ func TestCase64(t *testing.T) {
 
 // Case 78: what ufw sets when it starts.
 func TestCase78(t *testing.T) {
-	got, err := sysctl.ReadFileIn("testdata/78-tuned-override/root", "/etc/ufw/sysctl.conf")
+	got, err := sysctl.ReadFileIn("../../test/cases/78-tuned-override/root", "/etc/ufw/sysctl.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +385,7 @@ func TestCase78(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	dir, err := filepath.Abs("testdata/78-tuned-override/root")
+	dir, err := filepath.Abs("../../test/cases/78-tuned-override/root")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -286,6 +286,9 @@ func (a *assessment) judge() {
 			next = p.Next
 		}
 		set(Drifted, a.stateErr.Error(), next)
+	case a.st == nil && a.h.Recorded && a.f.Release.Raw == "" && a.f.DefaultAlgorithm == "":
+		// A mounted image, say: no kernel ever ran below it.
+		set(NotEnabled, text.T("accel has nothing enabled; the tree holds nothing of a running kernel, so what can be had is not known"), "")
 	case a.st == nil && nothingPossible(a.f):
 		reason, next := text.T("no other algorithm can be had on this host"), ownerOfKernel(a.f)
 		var p *Problem

@@ -128,13 +128,19 @@ var words = map[string]func(host) bool{
 	},
 }
 
+// judged are the cases that hold a host to be looked at. The others are about
+// one file, or about what comes with later commands.
+var judged = []string{
+	"02-builtin-bbr-lsmod-empty", "03-lsmod-zero-users", "04-kernel-new-enough-no-bbr", "05-sch-fq-missing",
+	"10-compressed-modules", "16-netns-no-default-qdisc", "21-openvz6", "22-openvz7-no-cc",
+	"30-deb13-sysctl-conf-ignored", "55-default-qdisc-only-new", "57-azure-netvsc-vf", "59-virtual-and-can",
+	"64-foreign-missing-nic-and-locale", "78-tuned-override",
+}
+
 func TestCases(t *testing.T) {
-	dirs, err := filepath.Glob("testdata/cases/*")
-	if err != nil || len(dirs) < 14 {
-		t.Fatalf("%d cases, %v", len(dirs), err)
-	}
 	used := map[string]bool{}
-	for _, dir := range dirs {
+	for _, name := range judged {
+		dir := filepath.Join("../cases", name)
 		data, err := os.ReadFile(filepath.Join(dir, "expect.json"))
 		if err != nil {
 			t.Fatal(err)
@@ -246,7 +252,7 @@ func prepared(t *testing.T, dir string) string {
 func TestVariants(t *testing.T) {
 	// 03 b: bbr is the default although nobody uses the module.
 	root := t.TempDir()
-	if err := copyTree("testdata/cases/03-lsmod-zero-users/root", root); err != nil {
+	if err := copyTree("../cases/03-lsmod-zero-users/root", root); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(root, "proc/sys/net/ipv4/tcp_congestion_control"), []byte("bbr\n"), 0o644); err != nil {
@@ -280,7 +286,7 @@ func TestVariants(t *testing.T) {
 // Looking at a recorded host changes nothing in it.
 func TestRecordedHostsStayAsTheyAre(t *testing.T) {
 	root := t.TempDir()
-	if err := copyTree("testdata/cases/04-kernel-new-enough-no-bbr/root", root); err != nil {
+	if err := copyTree("../cases/04-kernel-new-enough-no-bbr/root", root); err != nil {
 		t.Fatal(err)
 	}
 	list := func() string {

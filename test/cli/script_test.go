@@ -57,7 +57,7 @@ func params() testscript.Params {
 	return testscript.Params{
 		Setup: func(e *testscript.Env) error {
 			bin := os.Getenv(binVar)
-			cases, err := filepath.Abs("testdata/cases")
+			cases, err := filepath.Abs("../cases")
 			if err != nil {
 				return err
 			}
