@@ -256,9 +256,6 @@ func inForce(t *testing.T, m *vm.Machine) status {
 	if v := s.Algorithm.BBRVersion; v == nil || *v != 1 {
 		t.Errorf("the status says that BBR's version is %v; Debian's kernels have version 1", v)
 	}
-	if s.Connections["bbr"] == 0 {
-		t.Errorf("the status counts no connection with bbr: %v", s.Connections)
-	}
 	return s
 }
 
@@ -272,6 +269,10 @@ func booted(t *testing.T, m *vm.Machine) status {
 		t.Errorf("the boot had an ordering cycle:\n%s", r.Stdout)
 	}
 	s := inForce(t, m)
+	// Ours, by which this test is in the machine, was made after the boot.
+	if s.Connections["bbr"] == 0 || len(s.Connections) != 1 {
+		t.Errorf("the status counts these connections: %v", s.Connections)
+	}
 	if s.Service == nil || !s.Service.Installed || !s.Service.Enabled || !s.Service.Active {
 		t.Errorf("the status says of the service: %+v", s.Service)
 	}
@@ -316,7 +317,8 @@ func look(t *testing.T, m *vm.Machine) world {
 	}
 	slices.Sort(w.sysctls)
 	w.qdiscs = lines(refcnt.ReplaceAllString(m.MustRun(t, "tc -d qdisc show"), ""))
-	const list = `find %[1]s -exec stat -c '%%N %%F %%a %%u:%%g' {} + && find %[1]s -type f -exec sha256sum {} +`
+	// An empty directory of accel's own is no change.
+	const list = `find %[1]s -mindepth 1 -exec stat -c '%%N %%F %%a %%u:%%g' {} + && find %[1]s -type f -exec sha256sum {} +`
 	w.etc = lines(m.MustRun(t, fmt.Sprintf(list, "/etc")))
 	w.lib = lines(m.Run(t, fmt.Sprintf(list, "/var/lib/accel")).Stdout)
 	slices.Sort(w.etc)

@@ -77,13 +77,13 @@ tc filter add dev eth1 parent 1: protocol ip prio 1 u32 match ip dport 22 0xffff
 tc qdisc add dev eth2 root cake bandwidth 50mbit besteffort rtt 80ms
 ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up
 ip link add br0 type bridge; ip link set br0 up; ip link set veth1 master br0
-ip link add dummy0 type dummy; ip link set dummy0 up
-tc qdisc add dev dummy0 root netem delay 1ms
+ip link add dum1 type dummy; ip link set dum1 up
+tc qdisc add dev dum1 root netem delay 1ms
 ip link add gre1 type gre local 192.0.2.1 remote 192.0.2.2; ip link set gre1 up
 ip link add wg0 type wireguard; ip link set wg0 up
 ip link add vx0 type vxlan id 7 dev eth3 dstport 4789; ip link set vx0 up
 ip link add link eth3 name eth3.100 type vlan id 100; ip link set eth3.100 up`)
-	const trees = "for l in eth1 eth2 veth0 veth1 br0 dummy0 gre1 wg0 vx0 eth3.100 lo; do tc -d qdisc show dev $l; tc -d class show dev $l; tc -d filter show dev $l; done"
+	const trees = "for l in eth1 eth2 veth0 veth1 br0 dum1 gre1 wg0 vx0 eth3.100 lo; do tc -d qdisc show dev $l; tc -d class show dev $l | grep '^class htb'; tc -d filter show dev $l; done"
 	before := look(t, m)
 	others := m.MustRun(t, trees)
 	up := m.MustRun(t, "cat /sys/class/net/eth0/carrier_changes /sys/class/net/eth3/carrier_changes")
@@ -109,7 +109,7 @@ ip link add link eth3 name eth3.100 type vlan id 100; ip link set eth3.100 up`)
 		if now := m.MustRun(t, trees); now != others {
 			t.Errorf("somebody's trees were:\n%s\nand are:\n%s", others, now)
 		}
-		for _, name := range []string{"eth1", "eth2", "dummy0"} {
+		for _, name := range []string{"eth1", "eth2", "dum1"} {
 			if l := s.link(t, name); !l.ConfiguredBySomeone || l.Managed || l.Reason == "" {
 				t.Errorf("the status says of %s: %+v", name, l)
 			}

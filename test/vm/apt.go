@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -27,11 +29,42 @@ func command(ctx context.Context, env []string, name string, args ...string) (st
 	cmd.WaitDelay = 5 * time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
+	if err := runBound(cmd); err != nil {
 		return stdout.String(), fmt.Errorf("running %s %s: %w\n%s%s", name, strings.Join(args, " "), err,
 			tail(stdout.String(), 2000), tail(stderr.String(), 4000))
 	}
 	return stdout.String(), nil
+}
+
+// startBound starts a program that ends with this process, also where this
+// process is killed, and delivers the error it ends with.
+func startBound(cmd *exec.Cmd) (done <-chan error, err error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started, ended := make(chan error), make(chan error, 1)
+	go func() {
+		// The signal is sent when the thread that started the program ends, so
+		// that thread stays here until the program is gone (golang/go#27505).
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	return ended, <-started
+}
+
+// runBound is startBound and waiting for the end.
+func runBound(cmd *exec.Cmd) error {
+	done, err := startBound(cmd)
+	if err != nil {
+		return err
+	}
+	return <-done
 }
 
 // tail returns the last n bytes of s, from the start of a line.
@@ -201,8 +234,10 @@ func (a *apt) unpack(ctx context.Context, dir string, pkgs ...string) error {
 	cmd.Dir = tmp
 	cmd.Env = append(os.Environ(), a.env()...)
 	cmd.WaitDelay = 5 * time.Second
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("downloading %s: %w\n%s", strings.Join(pkgs, " "), err, tail(string(out), 4000))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := runBound(cmd); err != nil {
+		return fmt.Errorf("downloading %s: %w\n%s", strings.Join(pkgs, " "), err, tail(out.String(), 4000))
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
 	if err != nil {

@@ -144,7 +144,9 @@ func (r recipe) install(ctx context.Context, dir string) (disk string, err error
 	}
 	root := filepath.Join(dir, "root")
 	defer os.RemoveAll(root)
-	_, err = command(ctx, []string{"LC_ALL=C"}, "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=directory",
+	// What it mounts and starts is to end with it, however it ends.
+	_, err = command(ctx, []string{"LC_ALL=C"}, "unshare", "--mount", "--pid", "--fork", "--kill-child",
+		"mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=directory",
 		"--components=main", "--include="+strings.Join(r.packages, ","), "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--essential-hook="+initramfsHook, "--customize-hook="+r.hook, string(r.release), root, strings.Join(lines, "\n"))
 	if err != nil {

@@ -17,6 +17,7 @@ var tools = []struct{ program, pkg string }{
 	{"mmdebstrap", "mmdebstrap"},
 	{"mke2fs", "e2fsprogs"},
 	{"depmod", "kmod"},
+	{"unshare", "util-linux"},
 	{"dpkg-deb", "dpkg"},
 	{"apt-get", "apt"},
 }

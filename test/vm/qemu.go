@@ -32,28 +32,21 @@ func startQemu(args []string, extra []*os.File, onLine func(line string) (shown 
 	q.cmd = exec.Command(args[0], args[1:]...)
 	q.cmd.Stdout, q.cmd.Stderr = q.console, q.console
 	q.cmd.ExtraFiles = extra
-	q.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	q.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	q.cmd.WaitDelay = 5 * time.Second
 	stdin, err := q.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	q.stdin = stdin
-	started := make(chan error)
-	go func() {
-		// Pdeathsig is sent when the thread that started the process ends, so
-		// that thread stays here until the process is gone (golang/go#27505).
-		runtime.LockOSThread()
-		err := q.cmd.Start()
-		started <- err
-		if err == nil {
-			q.err = q.cmd.Wait()
-			close(q.exited)
-		}
-	}()
-	if err := <-started; err != nil {
+	done, err := startBound(q.cmd)
+	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", args[0], err)
 	}
+	go func() {
+		q.err = <-done
+		close(q.exited)
+	}()
 	return q, nil
 }
 

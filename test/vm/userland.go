@@ -30,7 +30,7 @@ var userlandPrograms = []string{"bin/busybox", "bin/dash", "bin/kmod", "bin/ip",
 // userland returns a directory with the programs of small machines and the
 // libraries that they need.
 func userland(ctx context.Context, arch string) (string, error) {
-	key := hash(userlandSuite, arch, strings.Join(userlandPackages, " "), strings.Join(userlandPrograms, " "), "2")
+	key := hash(userlandSuite, arch, strings.Join(userlandPackages, " "), strings.Join(userlandPrograms, " "), "3")
 	return cached(ctx, "userland", arch+"-"+key, func(ctx context.Context, dir string) error {
 		a, err := openApt(ctx, userlandSuite, arch)
 		if err != nil {
@@ -60,8 +60,12 @@ func userland(ctx context.Context, arch string) (string, error) {
 				return err
 			}
 		}
-		if err := os.Symlink("dash", filepath.Join(dir, "usr/bin/sh")); err != nil {
-			return err
+		// The second is there in Debian too; without it busybox would put its
+		// own in the place, which comes first in PATH.
+		for link, target := range map[string]string{"usr/bin/sh": "dash", "usr/sbin/ip": "../bin/ip"} {
+			if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+				return err
+			}
 		}
 		return os.RemoveAll(all)
 	})
