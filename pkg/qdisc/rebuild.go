@@ -31,6 +31,9 @@ var notDefault = []string{"", "clsact", "ingress", "mq", "mqprio", "noop", "noqu
 // follow the link at this moment: fq, fq_codel and others compute a quantum
 // from its MTU, so a tree built when the MTU was another had another quantum.
 //
+// Where fq goes, established connections that sent through it have lost their
+// pacing until they are closed; TestPacingWhenFqGoes tells what that means.
+//
 // Errors: ErrConfigured, ErrNoQueue, ErrDown, ErrNoLink, ErrPermission,
 // ErrNotBuilt, ErrNoScheduler. After ErrNotBuilt because the kernel built
 // nothing that queues, the placeholder stands at the root, so that the link

@@ -161,13 +161,16 @@ func (w *watcher) read(messages chan<- []syscall.NetlinkMessage, done <-chan str
 		return
 	}
 	buf := make([]byte, 1<<16)
+	// The kernel says ENOBUFS once, and then goes on dropping silently until
+	// the socket has been read empty; only then is it time to list the links.
+	lost := false
 	for {
 		var n int
 		var from unix.Sockaddr
 		var recvErr error
 		err := raw.Read(func(fd uintptr) bool {
 			n, from, recvErr = unix.Recvfrom(int(fd), buf, 0)
-			return !errors.Is(recvErr, unix.EAGAIN)
+			return lost || !errors.Is(recvErr, unix.EAGAIN)
 		})
 		if err != nil {
 			return // closed
@@ -177,7 +180,10 @@ func (w *watcher) read(messages chan<- []syscall.NetlinkMessage, done <-chan str
 		case errors.Is(recvErr, unix.EINTR):
 			continue
 		case errors.Is(recvErr, unix.ENOBUFS):
-			// batch stays nil
+			lost = true
+			continue
+		case errors.Is(recvErr, unix.EAGAIN):
+			lost = false // and batch is nil
 		case recvErr != nil:
 			return
 		default:
@@ -185,7 +191,8 @@ func (w *watcher) read(messages chan<- []syscall.NetlinkMessage, done <-chan str
 				continue // only the kernel is believed
 			}
 			if batch, err = syscall.ParseNetlinkMessage(slices.Clone(buf[:n])); err != nil {
-				batch = nil // as good as lost
+				lost = true // as good as
+				continue
 			}
 		}
 		select {
