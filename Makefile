@@ -97,12 +97,12 @@ test-style:
 
 test-unit:
 	@$(HEADING) 'unit: tables, properties, fake hosts'
-	go test $$(go list ./... | grep -vE $(OTHERS))
+	go test -timeout 30m $$(go list ./... | grep -vE $(OTHERS))
 
-# Where goroutines meet: the rest has none worth the time.
+# Where goroutines meet; elsewhere there are none worth the time.
 test-race:
 	@$(HEADING) 'race detector'
-	CGO_ENABLED=1 go test -race -short $$(go list ./pkg/agent ./pkg/probe ./pkg/socket)
+	CGO_ENABLED=1 go test -race $$(go list ./pkg/agent ./pkg/probe ./pkg/socket)
 
 test-fuzz:
 	@$(HEADING) 'fuzzing, $(FUZZTIME) a target'

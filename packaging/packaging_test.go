@@ -128,7 +128,7 @@ var builds = sync.OnceValues(func() ([2]debs, error) {
 	}
 	for i, w := range ways {
 		dir := dirs[i]
-		script := fmt.Sprintf(`umask %s; cd %s; export %s; %s`, w.umask, dir, w.env, w.build)
+		script := fmt.Sprintf(`umask %s; cd %s; unset MAKEFLAGS; export %s; %s`, w.umask, dir, w.env, w.build)
 		if out, err := tryRun(".", nil, "sh", "-c", script); err != nil {
 			return both, fmt.Errorf("%s in %s: %w\n%s", w.build, dir, err, out)
 		}

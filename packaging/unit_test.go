@@ -54,7 +54,7 @@ func options(t *testing.T, file string) []*unit.UnitOption {
 // Case 25: a unit copied from a hardening template works by hand and fails at
 // boot.
 func TestUnitLint(t *testing.T) {
-	const dir = "testdata/25-protect-kernel-tunables"
+	const dir = "../test/cases/25-protect-kernel-tunables"
 	var expect struct {
 		Expect struct {
 			LintRejects []string `json:"lint_rejects"`
