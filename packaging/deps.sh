@@ -12,11 +12,13 @@ set -euo pipefail
 
 build_packages=(ca-certificates)
 test_packages=(
-	bzip2 cpio e2fsprogs fdisk file gcc iproute2 kmod libc6-dev lintian man-db
-	mandoc mmdebstrap openssh-client procps qemu-system-arm qemu-system-x86
-	shellcheck systemd xz-utils zsh zstd
+	# style, race detector, package
+	gcc libc6-dev lintian man-db mandoc shellcheck systemd zsh
+	# namespaces and virtual machines: go run ./test/vm/cmd/vm packages
+	debian-archive-keyring e2fsprogs iproute2 kmod mmdebstrap procps
+	qemu-system-arm qemu-system-x86 qemu-utils
 )
-bench_packages=(iproute2 mmdebstrap procps)
+bench_packages=(procps)
 
 # usable GO: Go 1.21 and later fetch the toolchain that go.mod asks for.
 usable() {

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"accel/test/vm"
 )
 
 var arches = []string{"amd64", "arm64"}
@@ -409,5 +411,17 @@ func TestShellcheck(t *testing.T) {
 	}
 	if out, err := tryRun("", nil, "shellcheck", scripts...); err != nil {
 		t.Errorf("shellcheck: %v\n%s", err, out)
+	}
+}
+
+// TestDependencies checks that `make test` installs what the virtual machines
+// need.
+func TestDependencies(t *testing.T) {
+	script := strings.Fields(string(must(os.ReadFile("deps.sh"))(t)))
+	for _, p := range vm.Packages() {
+		essential := p == "dpkg" || p == "apt" || p == "util-linux" // every Debian has them
+		if !essential && !slices.Contains(script, p) {
+			t.Errorf("deps.sh does not install %s", p)
+		}
 	}
 }
