@@ -26,11 +26,8 @@ const (
 func Connections() (map[string]int, error) {
 	counts := map[string]int{}
 	s, err := nl.Subscribe(unix.NETLINK_INET_DIAG)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, fmt.Errorf("listing the TCP connections: %w (%w)", ErrNoDiag, err)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("listing the TCP connections: opening a netlink socket: %w", err)
+		return nil, fmt.Errorf("listing the TCP connections: opening a netlink socket: %w", explainDiag(err))
 	}
 	defer s.Close()
 	timeout := &unix.Timeval{Sec: answerSeconds}
@@ -75,10 +72,19 @@ func connections(sockets map[int]*nl.SocketHandle, family uint8) (map[string]int
 			break
 		}
 	}
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, fmt.Errorf("%w (%w)", ErrNoDiag, err)
+	return nil, explainDiag(err)
+}
+
+// explainDiag recognises the answers of a kernel that lacks sock_diag itself
+// (EPROTONOSUPPORT), inet_diag for the family or tcp_diag (ENOENT), or takes
+// the question for an unknown one (EOPNOTSUPP, EINVAL: before Linux 3.3).
+func explainDiag(err error) error {
+	for _, errno := range []error{unix.EPROTONOSUPPORT, unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL} {
+		if errors.Is(err, errno) {
+			return fmt.Errorf("%w (%w)", ErrNoDiag, err)
+		}
 	}
-	return nil, err
+	return err
 }
 
 // Wire formats: linux/inet_diag.h, linux/sock_diag.h, linux/tcp_states.h.

@@ -37,7 +37,7 @@ type Info struct {
 
 	PacingRate    uint64 // bytes/s; the largest uint64 = no limit; Linux 3.15
 	MaxPacingRate uint64 // bytes/s, as SO_MAX_PACING_RATE; the same; Linux 3.15
-	BytesAcked    uint64 // Linux 4.1
+	BytesAcked    uint64 // payload, and one for each of SYN and FIN; Linux 4.1
 	BytesReceived uint64 // Linux 4.1
 	SegmentsOut   int    // all, retransmissions included; Linux 4.2
 	SegmentsIn    int    // Linux 4.2
