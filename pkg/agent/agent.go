@@ -119,6 +119,7 @@ type agent struct {
 	retry    bool // what the host refused before is asked for again
 	seen     string
 	enabled  *tuning.Enabled
+	queues   []string // links with the enabled qdisc at the last link event
 	verdict  *tuning.Status
 	assessed time.Time
 	told     string              // the last verdict in the journal
@@ -247,7 +248,8 @@ func (a *agent) subscribe(ctx context.Context) <-chan qdisc.LinkEvent {
 
 // lookAtLinks makes a healing due if one of the links that came up or changed
 // queues with another qdisc than the enabled one. Whether it is accel's to
-// manage is for the healing to say.
+// manage is for the healing to say. A check is due if other links than before
+// queue with the enabled one: at boot the agent starts before them.
 func (a *agent) lookAtLinks(names map[string]bool) {
 	if a.enabled == nil || a.enabled.Qdisc == "" {
 		return
@@ -256,10 +258,18 @@ func (a *agent) lookAtLinks(names map[string]bool) {
 	if err != nil {
 		return // the links are looked at again when they change, or drift
 	}
+	var queues []string
 	for _, t := range trees {
-		if names[t.Link] && (t.KernelMade() && t.Kind() != a.enabled.Qdisc || t.Leftover()) {
+		switch {
+		case t.KernelMade() && t.Kind() == a.enabled.Qdisc:
+			queues = append(queues, t.Link)
+		case names[t.Link] && (t.KernelMade() || t.Leftover()):
 			a.judge.owed = true
 		}
+	}
+	if !slices.Equal(queues, a.queues) {
+		a.queues = queues
+		a.assessed = time.Time{}
 	}
 }
 
@@ -361,12 +371,16 @@ func (a *agent) mend(ctx context.Context, drift []tuning.Drift) (news bool, err 
 		a.sayOnce(logrus.ErrorLevel, message)
 		return res != nil && res.Changed, err
 	}
+	mended := a.trouble != "" && a.judge.once("over: "+a.trouble)
+	if mended {
+		a.told = "" // what is in force is said again
+	}
 	a.trouble = ""
 	a.enabled = res.Enabled
 	stuck := maps.Clone(a.judge.stuck)
 	a.judge.won(now, drift, res.Steps, a.first)
 	a.retry = len(a.judge.stuck) > 0
-	news = a.first || res.Changed || !maps.Equal(stuck, a.judge.stuck)
+	news = a.first || mended || res.Changed || !maps.Equal(stuck, a.judge.stuck)
 	a.first = false
 	return news, nil
 }

@@ -111,7 +111,7 @@ func (w *world) assess(context.Context) (*tuning.Status, error) {
 	if len(drift) > 0 {
 		return &tuning.Status{Verdict: tuning.Drifted, Reason: drift[0].Setting + " is " + drift[0].Live}, nil
 	}
-	if w.reason != "bbr is in force" {
+	if !strings.HasPrefix(w.reason, "bbr is in force") {
 		return &tuning.Status{Verdict: tuning.NotInForce, Reason: w.reason}, nil
 	}
 	return &tuning.Status{Verdict: tuning.Good, Reason: w.reason}, nil
@@ -374,6 +374,30 @@ func TestNewLink(t *testing.T) {
 	}
 }
 
+// TestBootBeforeLinks: the agent is there before the network; what it says is
+// put right when the links are up, and links that come and go do not matter.
+func TestBootBeforeLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		stop := w.start()
+		w.trees = []qdisc.Tree{tree("eth0", "fq", "0:")}
+		w.reason = "bbr is in force, with fq on eth0"
+		w.links <- qdisc.LinkEvent{Link: "eth0", Change: qdisc.Changed, Up: true}
+		sleep(5*time.Second + time.Millisecond)
+		if w.lastStatus() != w.reason {
+			t.Errorf("STATUS %q", w.lastStatus())
+		}
+		w.assessed = 0
+		w.links <- qdisc.LinkEvent{Link: "eth0", Change: qdisc.Changed, Up: true}
+		w.links <- qdisc.LinkEvent{Link: "veth0", Change: qdisc.Appeared, Up: true}
+		sleep(10 * time.Second)
+		if w.assessed != 0 {
+			t.Errorf("%d checks", w.assessed)
+		}
+		stop()
+	})
+}
+
 // TestLinkStorm: links that come and go all the time, and never get what the
 // agent would like, do not keep it busy.
 func TestLinkStorm(t *testing.T) {
@@ -445,7 +469,7 @@ func TestHealFails(t *testing.T) {
 		}
 		w.healErr, w.stamp = nil, "2"
 		sleep(lookEvery)
-		if w.live[algorithm] != "bbr" || w.lastStatus() != "bbr is in force" {
+		if w.live[algorithm] != "bbr" || w.lastStatus() != "bbr is in force" || w.count("<6>bbr is in force") != 1 {
 			t.Errorf("live %v, STATUS %q", w.live, w.lastStatus())
 		}
 		stop()
@@ -485,6 +509,31 @@ func TestInterrupted(t *testing.T) {
 		sleep(time.Hour)
 		if w.live[algorithm] != "cubic" || !strings.Contains(w.lastStatus(), tuning.ErrInterrupted.Error()) || w.count("Run it again") != 1 {
 			t.Errorf("live %v, STATUS %q, journal %q", w.live, w.lastStatus(), w.lines())
+		}
+		stop()
+	})
+}
+
+// TestMended: a healing that works again is told by what is in force.
+func TestMended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		stop := w.start()
+		for range 3 {
+			w.live[algorithm] = "cubic"
+			w.healErr = errors.New("no space left on device")
+			sleep(lookEvery)
+			if !strings.Contains(w.lastStatus(), "no space left") {
+				t.Errorf("STATUS %q", w.lastStatus())
+			}
+			w.healErr = nil
+			sleep(lookEvery)
+			if w.lastStatus() != "bbr is in force" {
+				t.Errorf("STATUS %q", w.lastStatus())
+			}
+		}
+		if w.count("no space left") != 1 || w.count("<6>bbr is in force") != 2 {
+			t.Errorf("journal %q", w.lines())
 		}
 		stop()
 	})
