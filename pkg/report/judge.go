@@ -9,6 +9,7 @@ import (
 	"golang.org/x/perf/benchmath"
 
 	"accel/pkg/lab"
+	"accel/pkg/text"
 )
 
 // Alpha is the chance of claiming at least one difference, in a whole
@@ -173,8 +174,24 @@ func Judge(run *lab.Run) *Verdicts {
 		k.Sentence = comparisonSentence(run, c, k, v.Comparisons)
 	}
 	v.Notes = notes(run, v)
-	v.Sentence = headline(run, v)
+	claim, rest := headline(run, v)
+	v.Sentence = claim
+	switch {
+	case rest != "" && v.comparisons() == 1:
+		v.Sentence = text.T("%s (%s)", claim, rest)
+	case rest != "":
+		v.Sentence = claim + text.T("; ") + rest
+	}
 	return v
+}
+
+// comparisons counts them, those that could make no claim included.
+func (v *Verdicts) comparisons() int {
+	n := 0
+	for i := range v.Cells {
+		n += len(v.Cells[i].Comparisons)
+	}
+	return n
 }
 
 // cells collects what was measured, in the order of the plan.

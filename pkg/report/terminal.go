@@ -52,7 +52,7 @@ func (t *terminal) blank() { t.line("") }
 
 func (t *terminal) report() {
 	run, v := t.run, t.v
-	t.paragraph(0, 0, wholeSentence(v.Sentence))
+	t.paragraph(0, 0, wholeSentence(run, v.Sentence))
 	if s := largestDifference(run, v); s != "" {
 		t.paragraph(0, 0, s)
 	}

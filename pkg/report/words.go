@@ -313,7 +313,7 @@ func differenceText(ratio float64) string {
 	case ratio < 2:
 		return strconv.FormatFloat((ratio-1)*100, 'f', digitsFor((ratio-1)*100), 64) + " %"
 	}
-	return text.T("a factor of %s", significant(ratio))
+	return text.T("factor %s", significant(ratio))
 }
 
 func digitsFor(percent float64) int {
@@ -323,32 +323,42 @@ func digitsFor(percent float64) int {
 	return 0
 }
 
-// comparisonSentence puts the verdict on two arms into words.
-func comparisonSentence(run *lab.Run, c *Cell, k *Comparison, family int) string {
+// comparisonWords puts the verdict on two arms into words: what is claimed, and
+// the numbers that belong to it, which may be none.
+func comparisonWords(run *lab.Run, c *Cell, k *Comparison, family int) (claim, detail string) {
 	arm, reference := armName(run, k.Arm), armName(run, k.Reference)
 	switch k.Outcome {
 	case Differs:
 		ahead, behind, r := k.toward()
-		return text.T("%s is %s times as fast as %s (95 %% interval: %s)",
-			armName(run, ahead), pointText(r.PointLow, r.PointHigh), armName(run, behind), numberPair(r.Low, r.High))
+		return text.T("%s is %s times as fast as %s", armName(run, ahead), pointText(r.PointLow, r.PointHigh), armName(run, behind)),
+			text.T("95 %% interval: %s", numberPair(r.Low, r.High))
 	case Neither:
-		return text.T("neither %s nor %s finished in %s", reference, arm, durationText(run.Plan.Limit))
+		return text.T("neither %s nor %s finished in %s", reference, arm, durationText(run.Plan.Limit)), ""
 	case NoDifference:
-		s := text.T("no difference seen between %s and %s (ratio %s, 95 %% interval: %s)",
-			arm, reference, pointText(k.Ratio.PointLow, k.Ratio.PointHigh), numberPair(k.Ratio.Low, k.Ratio.High))
+		claim = text.T("no difference seen between %s and %s", arm, reference)
+		detail = text.T("ratio %s, 95 %% interval: %s", pointText(k.Ratio.PointLow, k.Ratio.PointHigh), numberPair(k.Ratio.Low, k.Ratio.High))
 		if k.Ratio.excludesOne() && k.P <= Alpha && family > 1 {
-			s += text.T("; alone it would count as one, but not among %d comparisons", family)
+			detail += text.T("; ") + text.T("alone it would count as one, but not among %d comparisons", family)
 		}
 		if k.SmallestSeen == nil {
-			return s + text.T("; which one these rounds could have seen cannot be said, since transfers did not finish")
+			return claim, detail + text.T("; ") + text.T("which one these rounds could have seen cannot be said, since transfers did not finish")
 		}
-		return s + text.T("; these rounds could have seen one of %s", differenceText(*k.SmallestSeen))
+		return claim, detail + text.T("; ") + text.T("these rounds would likely have seen a difference of %s", differenceText(*k.SmallestSeen))
 	}
 	n, m := c.Arms[k.Arm].Rounds, c.Arms[k.Reference].Rounds
 	if n == 0 && m == 0 {
-		return text.T("not enough rounds: nothing was measured of %s and %s", arm, reference)
+		return text.T("not enough rounds: nothing was measured of %s and %s", arm, reference), ""
 	}
-	return text.T("not enough rounds to tell %s from %s: measured %d and %d, needed %d of each", arm, reference, n, m, k.RoundsNeeded)
+	return text.T("not enough rounds to tell %s from %s", arm, reference),
+		text.T("measured %d and %d, needed %d of each", n, m, k.RoundsNeeded)
+}
+
+func comparisonSentence(run *lab.Run, c *Cell, k *Comparison, family int) string {
+	claim, detail := comparisonWords(run, c, k, family)
+	if detail == "" {
+		return claim
+	}
+	return text.T("%s (%s)", claim, detail)
 }
 
 // span is the smallest and the largest of the estimates of some ratios.
@@ -389,8 +399,8 @@ func (s *span) String() string {
 	return text.T("%s to %s", significant(s.low), significant(s.high))
 }
 
-// headline puts the whole into one or two sentences.
-func headline(run *lab.Run, v *Verdicts) string {
+// headline puts the whole into words: the claim that matters most, then the rest.
+func headline(run *lab.Run, v *Verdicts) (claim, rest string) {
 	var all []*Comparison
 	var where []*Cell
 	measured := 0
@@ -406,17 +416,15 @@ func headline(run *lab.Run, v *Verdicts) string {
 	}
 	switch {
 	case measured == 0:
-		return text.T("nothing was measured")
+		return text.T("nothing was measured"), ""
 	case len(all) == 0:
-		return aloneSentence(run, v)
+		return aloneSentence(run, v), ""
 	case len(all) == 1:
-		return all[0].Sentence
+		return comparisonWords(run, where[0], all[0], v.Comparisons)
 	}
 	var ahead, behind span // of the other arms, against the reference
-	var none, few, neither, largest int
-	largestBy := 0.0
-	largest = -1
-	for i, k := range all {
+	var none, few, neither int
+	for _, k := range all {
 		switch k.Outcome {
 		case Differs:
 			_, _, r := k.toward()
@@ -424,15 +432,6 @@ func headline(run *lab.Run, v *Verdicts) string {
 				ahead.add(r)
 			} else {
 				behind.add(r)
-			}
-			by := 0.0
-			if r.PointLow != nil {
-				by = *r.PointLow
-			} else if r.PointHigh != nil {
-				by = *r.PointHigh
-			}
-			if largest < 0 || by > largestBy {
-				largest, largestBy = i, by
 			}
 		case NoDifference:
 			none++
@@ -478,7 +477,7 @@ func headline(run *lab.Run, v *Verdicts) string {
 	if few > 0 {
 		parts = append(parts, text.T("not enough rounds in %d of %d", few, len(all)))
 	}
-	return strings.Join(parts, text.T("; "))
+	return parts[0], strings.Join(parts[1:], text.T("; "))
 }
 
 // largestDifference gives the sentence of the comparison with the largest
@@ -548,12 +547,25 @@ func timeInterval(e *Estimate) string {
 	return secondsPair(*e.Low, *e.High)
 }
 
-// wholeSentence makes a sentence of a verdict: a capital, a full stop.
-func wholeSentence(s string) string {
+// wholeSentence makes a sentence of a verdict: a capital, a full stop. The name
+// of an arm keeps its letters.
+func wholeSentence(run *lab.Run, s string) string {
 	if s == "" {
 		return s
 	}
-	return s + text.T(".")
+	return capital(run, s) + text.T(".")
+}
+
+func capital(run *lab.Run, s string) string {
+	for a := range run.Plan.Arms {
+		if strings.HasPrefix(s, armName(run, a)) {
+			return s
+		}
+	}
+	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
+		return strings.ToUpper(s[:1]) + s[1:]
+	}
+	return s
 }
 
 // notes says what a reader must know to trust the numbers.
