@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
+	"accel/pkg/lab"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -90,6 +91,29 @@ func (a *accel) commands() *cli.App {
 					asJSON(),
 				},
 				Action: a.probe,
+			},
+			{
+				Name:        "compare",
+				Usage:       text.T("measure algorithm against algorithm on an emulated path"),
+				ArgsUsage:   anyNumber,
+				Description: text.T("Transfers with each ARM in turn over a path that is emulated in private network namespaces, and says which was how many times as fast, with its interval, or that no difference was seen. An arm is an algorithm, or settings from a file (--arm). A comma list in one option of the path sweeps it: --loss 0,0.1,1,5. Nothing of the host's network is touched, and nothing is left."),
+				Flags:       compareFlags(asJSON),
+				Action:      a.compare,
+			},
+			{
+				Name:        "report",
+				Usage:       text.T("show a saved comparison again"),
+				ArgsUsage:   "FILE",
+				Description: text.T("Reads FILE, which accel compare --json wrote, judges it anew and shows it."),
+				Flags:       reportFlags(asJSON),
+				Action:      a.saved,
+			},
+			{
+				Name:      lab.ChildCommand,
+				Usage:     text.T("what compare runs inside its namespaces; not for the command line"),
+				ArgsUsage: "ROLE",
+				Hidden:    true,
+				Action:    a.labChild,
 			},
 			{
 				Name:        "agent",

@@ -189,7 +189,7 @@ func checkOptions(app *cli.App, command *cli.Command, options []option) error {
 			return usage(text.T("%s has no flag --%s", command.Name, o.name),
 				text.T("It belongs to: %s. For help: accel %s --help", strings.Join(names, " "), command.Name))
 		}
-		if old, ok := seen[o.name]; ok && old != o.value && !repeats(o.spec) {
+		if old, ok := seen[o.name]; ok && old != o.value && !repeats(command, o.name) {
 			return usage(text.T("--%s is given twice, with %q and %q", o.name, old, o.value), text.T("Give it once."))
 		}
 		seen[o.name] = o.value
@@ -202,11 +202,22 @@ func checkOptions(app *cli.App, command *cli.Command, options []option) error {
 	return nil
 }
 
+// anyNumber of arguments is what a command takes that has this ArgsUsage.
+const anyNumber = "[ARM]..."
+
 // checkArguments compares the words after the command with what it takes.
 // literal are those that came after --.
 func checkArguments(app *cli.App, command *cli.Command, words, literal []string) error {
 	takes := strings.Fields(command.ArgsUsage)
 	all := append(slices.Clone(words), literal...)
+	if command.ArgsUsage == anyNumber {
+		for _, word := range all {
+			if word == "" {
+				return usage(text.T("an argument of %s is empty", command.Name), text.T("For help: accel %s --help", command.Name))
+			}
+		}
+		return nil
+	}
 	if len(all) > len(takes) {
 		extra := all[len(takes)]
 		next := text.T("For help: accel %s --help", command.Name)
@@ -306,9 +317,14 @@ func hasFlag(flags []cli.Flag, name string) bool {
 	return slices.Contains(flagNames(flags), name)
 }
 
-func repeats(f cli.DocGenerationFlag) bool {
-	_, ok := f.(*cli.StringSliceFlag)
-	return ok
+// repeats: a flag of this command that may be given several times.
+func repeats(c *cli.Command, name string) bool {
+	for _, f := range c.Flags {
+		if _, ok := f.(*cli.StringSliceFlag); ok && f.Names()[0] == name {
+			return true
+		}
+	}
+	return false
 }
 
 // readsRecorded: the commands that --root is for.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -40,6 +42,11 @@ var fixedWords = map[string]string{
 	"profile": "basic",
 	"size":    "16M 64M 256M 1G",
 	"timeout": "10s 30s 60s 2m",
+	"path":    pathNames(),
+	"rate":    "10M 20M 100M 1G",
+	"rtt":     "20ms 50ms 100ms 150ms 300ms",
+	"loss":    "0 0.1 0.5 1 2 5",
+	"queue":   "0.5x 1x 2x 64 256",
 }
 
 // bashCompletion is a completion script for bash. It needs no bash-completion
@@ -66,10 +73,15 @@ _accel() {
         compopt -o filenames 2>/dev/null
         return ;;
 `)
-	for _, name := range []string{"qdisc", "profile", "size", "timeout"} {
+	b.WriteString(`    --html|--resume)
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        compopt -o filenames 2>/dev/null
+        return ;;
+`)
+	for _, name := range slices.Sorted(maps.Keys(fixedWords)) {
 		fmt.Fprintf(&b, "    --%s) words=%q ;;\n", name, fixedWords[name])
 	}
-	fmt.Fprintf(&b, "    --algorithm) words=$(%s) ;;\n", shellAlgorithms)
+	fmt.Fprintf(&b, "    --algorithm|--against) words=$(%s) ;;\n", shellAlgorithms)
 	fmt.Fprintf(&b, "    --link) words=$(%s) ;;\n", shellLinks)
 	b.WriteString("    *)\n        case $command in\n")
 	for _, c := range app.Commands {
@@ -78,8 +90,10 @@ _accel() {
 			words += " --root"
 		}
 		switch c.Name {
-		case "enable":
-			fmt.Fprintf(&b, "        enable) words=\"%s bbr $(%s)\" ;;\n", words, shellAlgorithms)
+		case "enable", "compare":
+			fmt.Fprintf(&b, "        %s) words=\"%s bbr $(%s)\" ;;\n", c.Name, words, shellAlgorithms)
+		case "report":
+			fmt.Fprintf(&b, "        report) words=%q; compopt -o default 2>/dev/null ;;\n", words)
 		case "help":
 			fmt.Fprintf(&b, "        help) words=%q ;;\n", commandNames(app))
 		case "gen":
@@ -168,6 +182,10 @@ _accel() {
 		switch c.Name {
 		case "enable":
 			b.WriteString(" \\\n                '1:algorithm:_accel_algorithms'")
+		case "compare":
+			b.WriteString(" \\\n                '*:arm:_accel_algorithms'")
+		case "report":
+			b.WriteString(" \\\n                '1:file:_files'")
 		case "help":
 			fmt.Fprintf(&b, " \\\n                '1:command:(%s)'", commandNames(app))
 		case "gen":
@@ -201,8 +219,10 @@ func zshFlag(f cli.Flag) string {
 	switch name {
 	case "root", "record":
 		action = "_files -/"
-	case "algorithm":
+	case "algorithm", "against":
 		action = "_accel_algorithms"
+	case "html", "resume":
+		action = "_files"
 	case "link":
 		action = "_accel_links"
 	default:
@@ -210,7 +230,7 @@ func zshFlag(f cli.Flag) string {
 			action = "(" + words + ")"
 		}
 	}
-	if repeats(d) {
+	if _, ok := f.(*cli.StringSliceFlag); ok {
 		spec = "*" + spec
 	}
 	return zshQuote(spec + "=[" + usage + "]:" + strings.ToLower(placeholder(d)) + ":" + action)

@@ -36,8 +36,13 @@ func manPage(app *cli.App) string {
 			b.WriteString(".Op Fl -root Ar DIR\n")
 		}
 		fmt.Fprintf(&b, ".Cm %s\n", c.Name)
-		if c.ArgsUsage != "" {
+		switch {
+		case c.ArgsUsage == anyNumber:
+			b.WriteString(".Ar ARM ARM ...\n")
+		case strings.HasPrefix(c.ArgsUsage, "["):
 			fmt.Fprintf(&b, ".Op Ar %s\n", strings.Trim(c.ArgsUsage, "[]"))
+		case c.ArgsUsage != "":
+			fmt.Fprintf(&b, ".Ar %s\n", c.ArgsUsage)
 		}
 		for _, f := range c.Flags {
 			fmt.Fprintf(&b, ".Op %s\n", manFlag(f))
@@ -190,7 +195,10 @@ where nothing is enabled and nothing could be.
 .Ic detect
 exits with 0 or 5,
 .Ic probe
-never with anything but 0 for being slow.
+never with anything but 0 for being slow, and
+.Ic compare
+with 0 whichever arm was faster, with 1 where it was interrupted and with 5
+where the kernel lacks what it needs.
 .Sh EXAMPLES
 Turn BBR on and see whether it is in force:
 .Bd -literal -offset indent
@@ -205,6 +213,13 @@ See first what it would do, without root:
 Put everything back:
 .Pp
 .Dl # accel disable
+.Pp
+Measure bbr against cubic on a long path with growing loss, and keep a page
+with plots:
+.Bd -literal -offset indent
+# accel compare bbr cubic --rtt 100ms --loss 0,0.1,0.5,1,2,5 \e
+    --html bbr.html
+.Ed
 .Pp
 In a script:
 .Bd -literal -offset indent
@@ -267,6 +282,16 @@ and the status at the end.
 .It Sy accel.probe/1
 .Ic probe :
 the kernel's account of the sending socket, rates in bit/s.
+.It Sy accel.compare/1
+.Ic compare
+and
+.Ic report :
+the
+.Sy plan ,
+every one of the
+.Sy transfers ,
+and the
+.Sy verdicts .
 .It Sy accel.record/1
 The file
 .Pa accel-record.json

@@ -1,0 +1,422 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"accel/pkg/kernel"
+	"accel/test/vm"
+)
+
+// The emulated path, verified by counting and clocking numbered packets that
+// know nothing of TCP. The children of the tests can do more than those of
+// accel.
+
+type (
+	blastArgs struct {
+		To    string
+		Count int
+		Size  int // of the frame
+		Every time.Duration
+	}
+	packet struct {
+		Number int
+		At     int64 // the clock in ns
+	}
+	blasted struct{ Began, Ended int64 }
+)
+
+var sinks = map[string]*net.UDPConn{}
+
+func init() {
+	operations["sink"] = func(*childState, json.RawMessage) (any, error) {
+		c, err := net.ListenUDP("udp4", nil)
+		if err != nil {
+			return nil, err
+		}
+		_ = c.SetReadBuffer(8 << 20)
+		sinks["sink"] = c
+		return c.LocalAddr().(*net.UDPAddr).Port, nil
+	}
+	// sunk gives what arrived, after nothing did for a second.
+	operations["sunk"] = func(*childState, json.RawMessage) (any, error) {
+		c := sinks["sink"]
+		defer c.Close()
+		var all []packet
+		buf := make([]byte, 2048)
+		for {
+			_ = c.SetReadDeadline(time.Now().Add(time.Second))
+			n, err := c.Read(buf)
+			if err != nil {
+				return all, nil
+			}
+			if n >= 4 {
+				all = append(all, packet{int(binary.BigEndian.Uint32(buf)), now()})
+			}
+		}
+	}
+	operations["blast"] = with(func(_ *childState, a blastArgs) (any, error) {
+		c, err := net.Dial("udp4", a.To)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		const headers = 14 + 20 + 8
+		buf := make([]byte, a.Size-headers)
+		b := blasted{Began: now()}
+		for i := range a.Count {
+			for a.Every > 0 && now() < b.Began+int64(i)*int64(a.Every) {
+				time.Sleep(time.Duration(b.Began + int64(i)*int64(a.Every) - now()))
+			}
+			binary.BigEndian.PutUint32(buf, uint32(i))
+			if _, err := c.Write(buf); err != nil {
+				return nil, err
+			}
+		}
+		b.Ended = now()
+		return b, nil
+	})
+	operations["echo"] = func(*childState, json.RawMessage) (any, error) {
+		c, err := net.ListenUDP("udp4", nil)
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			buf := make([]byte, 64)
+			for {
+				n, from, err := c.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo(buf[:n], from)
+			}
+		}()
+		return c.LocalAddr().(*net.UDPAddr).Port, nil
+	}
+	operations["ping"] = with(func(_ *childState, to string) (any, error) {
+		c, err := net.Dial("udp4", to)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		var times []time.Duration
+		buf := make([]byte, 64)
+		for len(times) < 30 {
+			began := now()
+			_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+			if _, err := c.Write(buf[:8]); err != nil {
+				return nil, err
+			}
+			if _, err := c.Read(buf); err != nil {
+				return nil, err
+			}
+			times = append(times, time.Duration(now()-began))
+		}
+		return times, nil
+	})
+}
+
+// bench is a rig with a path.
+func bench(t *testing.T, p Path) *rig {
+	t.Helper()
+	needRoot(t)
+	p, err := p.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRig(t.Context(), p.Loopback, false, kernel.LoadModule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	if _, err := r.setArm(t.Context(), 0, Arm{Name: "x", Algorithm: "cubic"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.shape(t.Context(), p, 1); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *rig) must(t *testing.T, c *child, op string, args, result any) {
+	t.Helper()
+	if err := r.call(t.Context(), c, op, args, result); err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+}
+
+// blast sends packets from the sender to the receiver.
+func (r *rig) blast(t *testing.T, a blastArgs) ([]packet, blasted) {
+	t.Helper()
+	var port uint16
+	r.must(t, r.receiver, "sink", nil, &port)
+	a.To = r.serverAddress(receiverEnd, port).String()
+	var got []packet
+	done := make(chan error, 1)
+	go func() { done <- r.call(context.Background(), r.receiver, "sunk", nil, &got) }()
+	var b blasted
+	r.must(t, r.sender, "blast", a, &b)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return got, b
+}
+
+func needGuest(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ACCEL_GUEST") != "1" {
+		t.Skip("needs netem: runs inside the virtual machines of test/vm")
+	}
+}
+
+func TestGuestDelay(t *testing.T) {
+	needGuest(t)
+	r := bench(t, Path{RTT: 60 * time.Millisecond})
+	var port uint16
+	r.must(t, r.receiver, "echo", nil, &port)
+	var times []time.Duration
+	r.must(t, r.sender, "ping", r.serverAddress(receiverEnd, port).String(), &times)
+	slices.Sort(times)
+	t.Logf("asked for 60 ms; fastest %v, median %v, slowest %v", times[0], times[15], times[29])
+	// netem never sends early; an emulated machine wakes up late.
+	if times[0] < 60*time.Millisecond || times[0] > 63*time.Millisecond || times[15] > 66*time.Millisecond {
+		t.Errorf("%v", times)
+	}
+}
+
+// lost gives how many of the packets did not come, and in how many bursts.
+func lost(got []packet, count int) (lost, bursts int) {
+	came := make([]bool, count)
+	for _, p := range got {
+		came[p.Number] = true
+	}
+	for i, c := range came {
+		if !c {
+			lost++
+			if i == 0 || came[i-1] {
+				bursts++
+			}
+		}
+	}
+	return lost, bursts
+}
+
+func TestGuestLoss(t *testing.T) {
+	needGuest(t)
+	const count = 20000
+	for _, p := range []Path{
+		{RTT: 2 * time.Millisecond, LossPercent: 5},
+		{RTT: 2 * time.Millisecond, LossPercent: 5, LossBurst: 4},
+	} {
+		r := bench(t, p)
+		got, _ := r.blast(t, blastArgs{Count: count, Size: 100, Every: 100 * time.Microsecond})
+		n, bursts := lost(got, count)
+		share, mean := float64(n)/count, float64(n)/float64(max(bursts, 1))
+		t.Logf("asked for 5 %% in bursts of %v; lost %d of %d (%.2f %%) in bursts of %.2f", p.LossBurst, n, count, share*100, mean)
+		// Four standard deviations of a binomial, wider where losses cling
+		// together, and of the mean of geometric bursts.
+		burst := max(p.LossBurst, 1/0.95)
+		tolerance := 4 * math.Sqrt(0.05*0.95/count*(2*burst-1))
+		if math.Abs(share-0.05) > tolerance {
+			t.Errorf("lost %.4f, want 0.05 within %.4f", share, tolerance)
+		}
+		if tolerance := 4 * burst / math.Sqrt(float64(bursts)); math.Abs(mean-burst) > tolerance {
+			t.Errorf("bursts of %.2f, want %.2f within %.2f", mean, burst, tolerance)
+		}
+	}
+}
+
+func TestGuestRate(t *testing.T) {
+	needGuest(t)
+	const count, rate = 1000, 10.0
+	r := bench(t, Path{RateMbit: rate, RTT: 10 * time.Millisecond, QueuePackets: 2 * count})
+	got, _ := r.blast(t, blastArgs{Count: count, Size: frame})
+	if len(got) != count {
+		t.Fatalf("%d of %d packets", len(got), count)
+	}
+	// The first packets come at once, out of the allowance; leave them out.
+	const skip = 100
+	took := time.Duration(got[count-1].At - got[skip].At)
+	measured := float64(count-1-skip) * frame * 8 / took.Seconds() / 1e6
+	t.Logf("asked for %v Mbit/s; %.3f Mbit/s", rate, measured)
+	if math.Abs(measured-rate) > rate*0.02 {
+		t.Errorf("%.3f Mbit/s", measured)
+	}
+	if !slices.IsSortedFunc(got, func(a, b packet) int { return a.Number - b.Number }) {
+		t.Error("out of order")
+	}
+}
+
+func TestGuestQueue(t *testing.T) {
+	needGuest(t)
+	const count, rate, queue = 400, 2.0, 60
+	r := bench(t, Path{RateMbit: rate, RTT: 10 * time.Millisecond, QueuePackets: queue})
+	got, b := r.blast(t, blastArgs{Count: count, Size: frame})
+	// While it was filled, the queue sent on, and so did the allowance.
+	sent := time.Duration(b.Ended - b.Began)
+	meanwhile := sent.Seconds()*rate*1e6/8/frame + float64(tbfBurst(rate*1e6/8))/frame
+	t.Logf("asked for %d packets; %d of %d came, %.1f of them could pass in the %v of sending", queue, len(got), count, meanwhile, sent)
+	if n := float64(len(got)); n < queue || n > queue+meanwhile+2 {
+		t.Errorf("%d packets came", len(got))
+	}
+	// What came is the beginning without a gap, up to where the queue was full.
+	for i, p := range got[:queue] {
+		if p.Number != i {
+			t.Errorf("packet %d is number %d", i, p.Number)
+			break
+		}
+	}
+}
+
+func TestGuestJitterKeepsTheOrder(t *testing.T) {
+	needGuest(t)
+	r := bench(t, Path{RTT: 40 * time.Millisecond, Jitter: 15 * time.Millisecond})
+	got, b := r.blast(t, blastArgs{Count: 2000, Size: 200, Every: time.Millisecond})
+	if len(got) != 2000 {
+		t.Fatalf("%d packets", len(got))
+	}
+	fastest, slowest := time.Hour, time.Duration(0)
+	for i, p := range got {
+		if p.Number != i {
+			t.Fatalf("packet %d is number %d", i, p.Number)
+		}
+		d := time.Duration(p.At-b.Began) - time.Duration(i)*time.Millisecond
+		fastest, slowest = min(fastest, d), max(slowest, d)
+	}
+	t.Logf("asked for 20 ms give or take 15; %v to %v", fastest, slowest)
+	if fastest < 5*time.Millisecond || slowest < 30*time.Millisecond {
+		t.Errorf("delays of %v to %v", fastest, slowest)
+	}
+}
+
+func TestGuestReordering(t *testing.T) {
+	needGuest(t)
+	r := bench(t, Path{RTT: 40 * time.Millisecond, ReorderPercent: 10})
+	got, _ := r.blast(t, blastArgs{Count: 2000, Size: 200, Every: time.Millisecond})
+	overtook, most := 0, -1
+	for _, p := range got {
+		if p.Number < most {
+			continue
+		}
+		if p.Number > most+1 {
+			overtook++
+		}
+		most = p.Number
+	}
+	t.Logf("asked for 10 %%; %d of %d overtook", overtook, len(got))
+	if len(got) != 2000 || overtook < 100 || overtook > 300 {
+		t.Errorf("%d of %d overtook", overtook, len(got))
+	}
+}
+
+// The whole with what this kernel lacks on the developer's machine: delay,
+// loss, fq, and a module to be loaded.
+func TestGuestCompare(t *testing.T) {
+	needGuest(t)
+	plan := Plan{
+		Arms:  arms(t, "bbr", "cubic"),
+		Paths: []Path{{RateMbit: 20, RTT: 40 * time.Millisecond, LossPercent: 2, QueueBDP: 1}},
+		Sizes: []int64{1 << 20}, Rounds: 2, Seed: 1, Against: "cubic",
+	}
+	plan.Arms[1].InitialCwnd = 30
+	run, err := Compare(t.Context(), plan, Options{Load: kernel.LoadModule})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range run.Transfers {
+		t.Logf("%s round %d: %v %.3f s, %.1f Mbit/s, first %.4f, rtt min %.2f srtt %.2f loaded %.2f, again %.4f, to90 %.3f, share %.2f, %d samples",
+			x.Algorithm, x.Round, x.Finished, x.Seconds, x.Goodput/1e6, x.FirstByte, x.MinRTT, x.SRTT, x.LoadedRTT, x.RetransShare, x.To90, *x.Share, len(x.Samples))
+		if !x.Finished || x.Error != "" || x.MinRTT < 40 || x.FirstByte < 0.08 || x.RetransShare == 0 || *x.Share <= 0 || *x.Share >= 1 {
+			t.Errorf("%+v", x)
+		}
+	}
+	for _, a := range run.Plan.Arms {
+		if len(a.NotCompared) > 0 {
+			t.Errorf("%s: %q", a.Name, a.NotCompared)
+		}
+	}
+}
+
+func TestGuestLoopback(t *testing.T) {
+	needGuest(t)
+	plan := Plan{
+		Arms:  arms(t, "bbr", "cubic"),
+		Paths: []Path{{Loopback: true, LossPercent: 1}}, Sizes: []int64{16 << 20}, Rounds: 1,
+	}
+	run, err := Compare(t.Context(), plan, Options{Load: kernel.LoadModule})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range run.Transfers {
+		t.Logf("%s: %v %.3f s, %.1f Mbit/s, again %.4f", x.Algorithm, x.Finished, x.Seconds, x.Goodput/1e6, x.RetransShare)
+		if !x.Finished || x.RetransShare == 0 {
+			t.Errorf("%+v", x)
+		}
+	}
+}
+
+// Arms out of the wild, on a kernel that has everything they ask for.
+func TestGuestArms(t *testing.T) {
+	needGuest(t)
+	r := bench(t, Path{RTT: 10 * time.Millisecond})
+	before := read(t, r, "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle")
+	arm, err := ParseArm("x", "x.conf", []byte("# qdisc fq\n# route initcwnd 30\nnet.ipv4.tcp_congestion_control=bbr\n"+
+		"net.ipv4.tcp_wmem=4096 65536 33554432\nnet.ipv4.tcp_slow_start_after_idle=0\nnet.core.rmem_max=1\nnet.ipv4.tcp_early_retrans=x\nfs.file-max=1\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	not, err := r.setArm(t.Context(), 1, arm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(not) != 2 || !strings.HasPrefix(not[0], "net.core.rmem_max") || !strings.HasPrefix(not[1], "net.ipv4.tcp_early_retrans") {
+		t.Errorf("not compared: %q", not)
+	}
+	if got := read(t, r, "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle"); !slices.Equal(got, []string{"4096\t65536\t33554432", "0"}) {
+		t.Errorf("%q", got)
+	}
+	if _, err := r.setArm(t.Context(), 2, Arm{Name: "y", Algorithm: "cubic"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, r, "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle"); !slices.Equal(got, before) {
+		t.Errorf("%q is left of the last arm, it was %q", got, before)
+	}
+}
+
+// read reads keys in the sender's namespace.
+func read(t *testing.T, r *rig, keys ...string) []string {
+	t.Helper()
+	var values []string
+	for _, k := range keys {
+		var v string
+		r.must(t, r.sender, "read", k, &v)
+		values = append(values, v)
+	}
+	return values
+}
+
+func init() {
+	operations["read"] = with(func(_ *childState, key string) (any, error) {
+		data, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")))
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil
+		}
+		return strings.TrimSpace(string(data)), err
+	})
+}
+
+// TestPath runs the tests of the emulation on a kernel of Debian.
+func TestPath(t *testing.T) {
+	vm.RunTests(t, vm.Guest{Kernel: vm.Kernel61}, "./pkg/lab", "^TestGuest")
+}
