@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -48,6 +49,27 @@ type page struct {
 	Words             words
 	Columns           []string
 	ManyArms, OneCell bool
+}
+
+// unit finds the space between a number and its unit, where no line may break.
+var unit = regexp.MustCompile(`([0-9]) (%|ms|s|[kMG]?bit/s|[KMG]i?B|B|BDP|GiB)([^A-Za-z0-9]|$)`)
+
+// glue keeps numbers and their units on one line.
+func glue(s string) string { return unit.ReplaceAllString(s, "$1\u00a0$2$3") }
+
+func glueFacts(facts []fact) []fact {
+	for i := range facts {
+		facts[i].Value = glue(facts[i].Value)
+	}
+	return facts
+}
+
+func glueAll(list []string) []string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = glue(list[i])
+	}
+	return out
 }
 
 // words are the page's own texts.
@@ -95,17 +117,17 @@ func newPage(run *lab.Run, v *Verdicts) *page {
 	p := &page{
 		// The language tag of the page, for the browser's fonts and hyphens.
 		Language:   text.T("en"),
-		Claim:      capital(run, claim),
+		Claim:      glue(capital(run, claim)),
 		Title:      capital(run, claim),
-		Conditions: conditions(run),
-		Notes:      v.Notes,
+		Conditions: glueFacts(conditions(run)),
+		Notes:      glueAll(v.Notes),
 		Command:    text.Safe(run.Command),
 		Method:     methodText(run, v),
 		ManyArms:   len(run.Plan.Arms) > 2,
 		OneCell:    len(v.Cells) == 1,
 		Words: words{
 			Eyebrow:         "accel compare",
-			Notes:           text.T("To know about these numbers"),
+			Notes:           text.T("What to know about these numbers"),
 			Verdicts:        text.T("All verdicts in words"),
 			Numbers:         text.T("Numbers"),
 			NumbersCaption:  text.T("Medians, with the 95 %% interval below the time. Resent is the share of the payload that was sent again; RTT is the smallest and that under load."),
@@ -121,9 +143,9 @@ func newPage(run *lab.Run, v *Verdicts) *page {
 		},
 	}
 	if rest != "" {
-		p.Detail = capital(run, rest) + text.T(".")
+		p.Detail = glue(capital(run, rest) + text.T("."))
 	}
-	p.Largest = largestDifference(run, v)
+	p.Largest = glue(largestDifference(run, v))
 	if !run.Started.IsZero() {
 		p.Words.Eyebrow += " · " + run.Started.UTC().Format("2006-01-02")
 	}

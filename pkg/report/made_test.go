@@ -10,6 +10,10 @@ import (
 	"accel/pkg/sysctl"
 )
 
+// madeSamples is how many samples a made transfer has: few, for small golden
+// files. The lab takes some hundred.
+const madeSamples = 40
+
 // made is a run as the lab would have recorded it: the model behind the numbers
 // is rough (Mathis for cubic under loss, the rate less the loss for bbr), the
 // spread is log-normal.
@@ -114,7 +118,7 @@ func transfer(r *rand.Rand, run *lab.Run, p, a int, size int64, round, flow int)
 		t.Share = &share
 	}
 	if round == 0 && flow == 0 {
-		n := 240
+		n := madeSamples
 		for i := range n {
 			at := t.Seconds * float64(i+1) / float64(n)
 			ramp := min(1, math.Exp2(at/rtt-9))

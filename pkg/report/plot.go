@@ -107,8 +107,8 @@ func markPath(arm int, x, y, r float64) string {
 		return at(-.4, -1.2, .4, -1.2, .4, -.4, 1.2, -.4, 1.2, .4, .4, .4, .4, 1.2, -.4, 1.2, -.4, .4, -1.2, .4, -1.2, -.4, -.4, -.4)
 	case 6: // bow tie
 		return at(-1.1, -1, 1.1, 1, 1.1, -1, -1.1, 1)
-	case 8: // hexagon
-		return at(-1.1, 0, -.55, -1, .55, -1, 1.1, 0, .55, 1, -.55, 1)
+	case 8:
+		return at(-1.2, 0, .8, -1.1, .8, 1.1)
 	case 9: // cross
 		return at(-1.1, -.65, -.65, -1.1, 0, -.4, .65, -1.1, 1.1, -.65, .4, 0, 1.1, .65, .65, 1.1, 0, .4, -.65, 1.1, -1.1, .65, -.4, 0)
 	case 10: // star
@@ -626,7 +626,10 @@ func transfersFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 		names = min(names, width/3.6)
 		left, right := names+20, width-values-22
 		height := 34.0
-		if rows > 12 {
+		switch {
+		case rows <= 4:
+			height = 54
+		case rows > 12:
 			height = 26
 		}
 		head := 26.0
@@ -703,7 +706,10 @@ func (d *drawing) transferRow(run *lab.Run, s *Summary, axis scale, left, right,
 	})
 	// Marks that would cover each other move up and down from the middle.
 	r := 3.6
-	if len(values) > 40 {
+	switch {
+	case height > 50:
+		r = 4.4
+	case len(values) > 40:
 		r = 2.4
 	}
 	every := 1 + len(values)/400
@@ -822,24 +828,36 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 		left := 0.0
 		scales := make([]scale, len(panels))
 		for i, p := range panels {
-			most := p.reference
+			// Where the arms lie far apart the lesser would creep along the axis.
+			most, least, lowest := p.reference, math.Inf(1), math.Inf(1)
 			for _, t := range tracks {
+				peak := 0.0
 				for _, s := range t.samples {
-					if s.At <= end {
-						most = max(most, finite(p.of(s)))
+					if f := finite(p.of(s)); s.At <= end && f > 0 {
+						peak, lowest = max(peak, f), min(lowest, f)
 					}
 				}
+				if peak > 0 {
+					most, least = max(most, peak), min(least, peak)
+				}
 			}
-			scales[i] = newScale(0, most*1.04, false)
+			scales[i] = between(0, most*1.06)
+			if most > 12*least {
+				scales[i] = newScale(max(lowest, least/20)/1.1, most*1.2, true)
+			}
 			left = max(left, axisWidth(scales[i], ticks))
 		}
 		right := width - 10
-		sx := scale{0, end, false}
+		sx := between(0, end)
 		top := 28.0
 		for i, p := range panels {
 			y := scales[i]
 			bottom := top + height
-			d.text("panel", 0, top-12, text.T("%s, %s", p.name, p.unit))
+			title := text.T("%s, %s", p.name, p.unit)
+			if y.log {
+				title += text.T(" (logarithmic)")
+			}
+			d.text("panel", 0, top-12, title)
 			d.verticalAxis(y, left, right, top, bottom, ticks)
 			d.line("axis", left, bottom, right, bottom)
 			if p.reference > 0 {
@@ -856,7 +874,7 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 						continue
 					}
 					x := left + sx.at(min(s.At, end))*(right-left)
-					xs, ys = append(xs, x), append(ys, max(top, bottom-y.at(f)*height))
+					xs, ys = append(xs, x), append(ys, min(bottom, max(top, bottom-y.at(f)*height)))
 				}
 				if len(xs) == 0 {
 					continue
@@ -869,10 +887,7 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 				}
 			}
 			if i == len(panels)-1 {
-				for _, k := range spaced(newScale(0, end, false).ticks(int((right-left)/80)), func(f float64) float64 { return left + sx.at(f)*(right-left) }, func(f float64) float64 { return labelWidth(short(f)) + 8 }) {
-					if k > end*1.001 {
-						continue
-					}
+				for _, k := range spaced(sx.ticks(int((right-left)/80)), func(f float64) float64 { return left + sx.at(f)*(right-left) }, func(f float64) float64 { return labelWidth(short(f)) + 8 }) {
 					x := left + sx.at(k)*(right-left)
 					d.line("axis", x, bottom, x, bottom+5)
 					d.text("tick ta-m", x, bottom+19, short(k))

@@ -28,6 +28,15 @@ func newScale(low, high float64, log bool) scale {
 	return scale{math.Floor(low/step) * step, math.Ceil(high/step-1e-9) * step, false}
 }
 
+// between makes a linear scale that ends exactly at low and high, unless they
+// leave no room between them.
+func between(low, high float64) scale {
+	if !(high > low) || math.IsInf(high, 0) || math.IsInf(low, 0) {
+		return newScale(low, high, false)
+	}
+	return scale{low, high, false}
+}
+
 // at gives the place of a number; outside of 0..1 for one outside of the scale.
 func (s scale) at(f float64) float64 {
 	if s.log {
@@ -39,13 +48,13 @@ func (s scale) at(f float64) float64 {
 	return (f - s.low) / (s.high - s.low)
 }
 
-// niceStep rounds a step up to 1, 2 or 5 times a power of ten.
+// niceStep rounds a step up to 1, 2, 2.5 or 5 times a power of ten.
 func niceStep(step float64) float64 {
 	if !(step > 0) || math.IsInf(step, 0) {
 		return 1
 	}
 	p := math.Pow(10, math.Floor(math.Log10(step)))
-	for _, m := range []float64{1, 2, 5} {
+	for _, m := range []float64{1, 2, 2.5, 5} {
 		if step <= m*p*(1+1e-9) {
 			return m * p
 		}

@@ -34,8 +34,11 @@ func significant(f float64) string {
 
 // short writes a number as a person would who was asked for it: 0.5, 100, 1.25.
 func short(f float64) string {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
+	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
 		return "?"
+	case math.Abs(f) < 5e-7:
+		return "0"
 	}
 	s := strconv.FormatFloat(f, 'f', 6, 64)
 	if a := math.Abs(f); a >= 0.001 {
@@ -446,15 +449,22 @@ func headline(run *lab.Run, v *Verdicts) (claim, rest string) {
 	if len(run.Plan.Arms) == 2 {
 		other = armName(run, 1)
 	}
+	many := len(run.Plan.Arms) > 2 && len(v.Cells) == 1
 	var parts []string
 	// The arm that is ahead more often comes first.
 	aheadPart := func() {
-		if ahead.n > 0 {
+		switch {
+		case ahead.n > 0 && many:
+			parts = append(parts, text.T("%d of %d other arms are %s times as fast as %s", ahead.n, len(all), ahead.String(), reference))
+		case ahead.n > 0:
 			parts = append(parts, text.T("%s is %s times as fast as %s in %d of %d comparisons", other, ahead.String(), reference, ahead.n, len(all)))
 		}
 	}
 	behindPart := func() {
-		if behind.n > 0 {
+		switch {
+		case behind.n > 0 && many:
+			parts = append(parts, text.T("%s is %s times as fast as %d of %d other arms", reference, behind.String(), behind.n, len(all)))
+		case behind.n > 0:
 			parts = append(parts, text.T("%s is %s times as fast as %s in %d of %d comparisons", reference, behind.String(), other, behind.n, len(all)))
 		}
 	}
