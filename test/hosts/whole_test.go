@@ -42,7 +42,8 @@ func life(t *testing.T, m *vm.Machine, old, young func(t *testing.T)) {
 
 	step(t, "1_install_changes_nothing", func(t *testing.T) {
 		pristine, before = look(t, m), traces(t, m)
-		install(t, m)
+		m.Push(t, deb(t, "amd64"), pushed)
+		m.MustRun(t, "DEBIAN_FRONTEND=noninteractive apt-get install -q -y "+pushed)
 		installed = look(t, m)
 		same(t, "after the installation", pristine, installed)
 		if s := statusOf(t, m); s.Exit != 3 || s.Verdict != "not-enabled" || s.Service == nil || !s.Service.Installed || s.Service.Enabled || s.Service.Active {
@@ -126,7 +127,7 @@ func life(t *testing.T, m *vm.Machine, old, young func(t *testing.T)) {
 	step(t, "3_upgrade_keeps_everything", func(t *testing.T) {
 		enable(t, m)
 		enabled := look(t, m)
-		m.MustRun(t, "DEBIAN_FRONTEND=noninteractive apt-get install -q -y --reinstall /root/package.deb")
+		m.MustRun(t, "dpkg -i "+pushed)
 		m.Eventually(t, 30*time.Second, "systemctl -q is-active accel.service")
 		inForce(t, m)
 		same(t, "after the upgrade", enabled, look(t, m))
@@ -151,7 +152,7 @@ func life(t *testing.T, m *vm.Machine, old, young func(t *testing.T)) {
 
 	step(t, "3_purge", func(t *testing.T) {
 		enable(t, m)
-		m.MustRun(t, "DEBIAN_FRONTEND=noninteractive apt-get purge -q -y accel && rm /root/package.deb")
+		m.MustRun(t, "DEBIAN_FRONTEND=noninteractive apt-get purge -q -y accel && rm "+pushed)
 		same(t, "after purge", pristine, look(t, m))
 		if after := traces(t, m); !slices.Equal(before, after) {
 			t.Errorf("purge left files: before %q, after %q", before, after)

@@ -116,6 +116,17 @@ func (m *Machine) Console() string {
 	return m.qemu.console.String()
 }
 
+// Wait waits until the machine stops by itself or ctx ends.
+func (m *Machine) Wait(ctx context.Context) {
+	m.mu.Lock()
+	q := m.qemu
+	m.mu.Unlock()
+	select {
+	case <-q.exited:
+	case <-ctx.Done():
+	}
+}
+
 func (m *Machine) setQemu(q *qemu) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -33,11 +33,12 @@ type Options struct {
 	Cold bool
 }
 
-// Limits of a whole machine: for one boot, and for its whole life.
-const (
-	wholeBoot = 5 * time.Minute
-	wholeLife = 20 * time.Minute
-)
+// WholeLife is how long a whole machine may live before it is stopped.
+const WholeLife = 40 * time.Minute
+
+// wholeBoot is how long one boot may take. Generous: it takes half a minute,
+// but several times that on a busy computer.
+const wholeBoot = 5 * time.Minute
 
 // whole is what a machine needs to be started again.
 type whole struct {
@@ -188,7 +189,7 @@ func startWhole(ctx context.Context, img *image, opts Options, name, memory stri
 	if err != nil {
 		return nil, err
 	}
-	life := time.AfterFunc(wholeLife, m.Kill)
+	life := time.AfterFunc(WholeLife, m.Kill)
 	m.release = append(m.release, func() { life.Stop() })
 	return m, m.start(ctx, memory)
 }

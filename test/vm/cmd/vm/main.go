@@ -69,8 +69,8 @@ func shell(ctx context.Context, release vm.Release, files []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("kernel %s is up. To get in:\n\n  %s\n\nIt is gone when this ends (Ctrl-C), or after 20 minutes.\n", m.Release, line)
-	<-ctx.Done()
+	fmt.Printf("kernel %s is up. To get in:\n\n  %s\n\nIt is gone when this ends (Ctrl-C), and after %v at the latest.\n", m.Release, line, vm.WholeLife)
+	m.Wait(ctx)
 	return nil
 }
 
