@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,7 @@ import (
 // world is a host as the agent sees it.
 type world struct {
 	t      *testing.T
+	mu     sync.Mutex        // of live, against a fighter
 	wanted map[string]string // setting -> value
 	live   map[string]string
 	trees  []qdisc.Tree // of links; healing gives each kernel-made one fq
@@ -41,6 +43,7 @@ type world struct {
 	told     []string // sd_notify
 	report   *tuning.AgentReport
 	log      bytes.Buffer
+	slept    time.Duration
 	started  time.Time
 }
 
@@ -58,25 +61,31 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) drifts(context.Context) ([]tuning.Drift, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.compared++
+	return w.drift(), w.driftErr
+}
+
+func (w *world) drift() []tuning.Drift {
 	var out []tuning.Drift
 	for _, s := range []string{defaultQdisc, algorithm} {
 		if w.live[s] != w.wanted[s] {
 			out = append(out, tuning.Drift{Setting: s, Wanted: w.wanted[s], Live: w.live[s]})
 		}
 	}
-	return out, w.driftErr
+	return out
 }
 
 func (w *world) heal(_ context.Context, o tuning.HealOptions) (*tuning.Result, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.heals = append(w.heals, o)
 	if w.healErr != nil {
 		return nil, w.healErr
 	}
 	res := &tuning.Result{Command: "heal", Enabled: &tuning.Enabled{Algorithm: "bbr", Qdisc: "fq"}}
-	drift, _ := w.drifts(context.Background())
-	w.compared--
-	for _, d := range drift {
+	for _, d := range w.drift() {
 		if slices.Contains(o.Except, d.Setting) {
 			continue
 		}
@@ -105,10 +114,10 @@ func (w *world) heal(_ context.Context, o tuning.HealOptions) (*tuning.Result, e
 }
 
 func (w *world) assess(context.Context) (*tuning.Status, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.assessed++
-	drift, _ := w.drifts(context.Background())
-	w.compared--
-	if len(drift) > 0 {
+	if drift := w.drift(); len(drift) > 0 {
 		return &tuning.Status{Verdict: tuning.Drifted, Reason: drift[0].Setting + " is " + drift[0].Live}, nil
 	}
 	if !strings.HasPrefix(w.reason, "bbr is in force") {
@@ -127,6 +136,8 @@ func (w *world) start() (stop func()) {
 	a.heal, a.drifts, a.assess = w.heal, w.drifts, w.assess
 	a.trees = func() ([]qdisc.Tree, error) { return w.trees, nil }
 	a.stamp = func() (string, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		if w.stamp == "" {
 			return "", fs.ErrNotExist
 		}
@@ -134,10 +145,16 @@ func (w *world) start() (stop func()) {
 	}
 	a.report = func(r *tuning.AgentReport) error { w.report = r; return nil }
 	a.watch = func(context.Context) (<-chan qdisc.LinkEvent, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		w.watched++
 		return w.links, w.watchErr
 	}
-	a.notify = func(s string) { w.told = append(w.told, s) }
+	a.notify = func(s string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.told = append(w.told, s)
+	}
 	w.started = time.Now()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error)
@@ -179,7 +196,11 @@ func (w *world) lastStatus() string {
 	return ""
 }
 
-func sleep(d time.Duration) {
+// sleep lets time pass for the agent and returns when it is idle again.
+func (w *world) sleep(d time.Duration) {
+	w.mu.Lock() // what the test did is before what the agent does from now on
+	w.slept += d
+	w.mu.Unlock()
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -224,7 +245,7 @@ func TestIdle(t *testing.T) {
 		stop := w.start()
 		journal := w.log.Len()
 		w.told, w.compared, w.assessed = nil, 0, 0
-		sleep(24*time.Hour + time.Second)
+		w.sleep(24*time.Hour + time.Second)
 		if w.compared != 8640 {
 			t.Errorf("compared %d times in a day, want every ten seconds", w.compared)
 		}
@@ -244,13 +265,13 @@ func TestDrift(t *testing.T) {
 		w := newWorld(t)
 		w.live[algorithm] = "bbr"
 		stop := w.start()
-		sleep(3 * time.Second)
+		w.sleep(3 * time.Second)
 		w.live[algorithm] = "reno"
-		sleep(10 * time.Second)
+		w.sleep(10 * time.Second)
 		if w.live[algorithm] != "bbr" {
 			t.Error("not healed within ten seconds")
 		}
-		sleep(time.Hour)
+		w.sleep(time.Hour)
 		if w.count("found reno, now bbr") != 1 || len(w.lines()) != 2 {
 			t.Errorf("journal %q", w.lines())
 		}
@@ -269,11 +290,13 @@ func TestFight(t *testing.T) {
 		fight, done := context.WithCancel(t.Context())
 		go func() {
 			for fight.Err() == nil {
+				w.mu.Lock()
 				w.live[algorithm] = "cubic"
+				w.mu.Unlock()
 				time.Sleep(time.Second)
 			}
 		}()
-		sleep(90*time.Second + time.Millisecond)
+		w.sleep(90*time.Second + time.Millisecond)
 		if n := w.count("healed " + algorithm); n != 1+fightLimit-1 {
 			t.Errorf("healed %d times, want %d after the one at the start", n, fightLimit-1)
 		}
@@ -294,7 +317,7 @@ func TestFight(t *testing.T) {
 		// Everything else is healed still, without touching what is fought over.
 		w.live[defaultQdisc] = "fq_codel"
 		heals, length := len(w.heals), w.log.Len()
-		sleep(time.Hour)
+		w.sleep(time.Hour)
 		if w.live[defaultQdisc] != "fq" || w.live[algorithm] != "cubic" {
 			t.Errorf("live %v", w.live)
 		}
@@ -309,9 +332,9 @@ func TestFight(t *testing.T) {
 
 		// The next enable starts anew.
 		done()
-		sleep(time.Second)
+		w.sleep(time.Second)
 		w.stamp = "2"
-		sleep(10 * time.Second)
+		w.sleep(10 * time.Second)
 		if w.live[algorithm] != "bbr" || len(w.report.GaveUp) != 0 || w.lastStatus() != "bbr is in force" {
 			t.Errorf("after a new enable: live %v, report %+v, status %q", w.live, w.report, w.lastStatus())
 		}
@@ -326,7 +349,7 @@ func TestFastFighter(t *testing.T) {
 		w := newWorld(t)
 		w.fast = true
 		stop := w.start()
-		sleep(time.Hour)
+		w.sleep(time.Hour)
 		if len(w.lines()) != fightLimit+1 || w.count("healed") != fightLimit || w.count("again and again") != 1 {
 			t.Errorf("journal %q", w.lines())
 		}
@@ -364,7 +387,7 @@ func TestNewLink(t *testing.T) {
 				before := len(w.heals)
 				w.trees = []qdisc.Tree{tt.tree}
 				w.links <- tt.ev
-				sleep(5*time.Second + time.Millisecond)
+				w.sleep(5*time.Second + time.Millisecond)
 				if got := len(w.heals) - before; got != tt.want {
 					t.Errorf("%d healings, want %d", got, tt.want)
 				}
@@ -383,14 +406,14 @@ func TestBootBeforeLinks(t *testing.T) {
 		w.trees = []qdisc.Tree{tree("eth0", "fq", "0:")}
 		w.reason = "bbr is in force, with fq on eth0"
 		w.links <- qdisc.LinkEvent{Link: "eth0", Change: qdisc.Changed, Up: true}
-		sleep(5*time.Second + time.Millisecond)
+		w.sleep(5*time.Second + time.Millisecond)
 		if w.lastStatus() != w.reason {
 			t.Errorf("STATUS %q", w.lastStatus())
 		}
 		w.assessed = 0
 		w.links <- qdisc.LinkEvent{Link: "eth0", Change: qdisc.Changed, Up: true}
 		w.links <- qdisc.LinkEvent{Link: "veth0", Change: qdisc.Appeared, Up: true}
-		sleep(10 * time.Second)
+		w.sleep(10 * time.Second)
 		if w.assessed != 0 {
 			t.Errorf("%d checks", w.assessed)
 		}
@@ -427,15 +450,15 @@ func TestWatchLost(t *testing.T) {
 		stop := w.start()
 		close(w.links)
 		w.links, w.watchErr = nil, errors.New("no netlink")
-		sleep(time.Minute)
+		w.sleep(time.Minute)
 		if w.watched != 1+6 || w.count("no netlink") != 1 {
 			t.Errorf("watched %d times, journal %q", w.watched, w.lines())
 		}
 		w.links, w.watchErr = make(chan qdisc.LinkEvent), nil
-		sleep(lookEvery)
+		w.sleep(lookEvery)
 		w.trees = []qdisc.Tree{tree("eth1", "pfifo_fast", "0:")}
 		w.links <- qdisc.LinkEvent{Link: "eth1", Change: qdisc.Appeared, Up: true}
-		sleep(5 * time.Second)
+		w.sleep(5 * time.Second)
 		if w.count("healed qdisc eth1: found pfifo_fast, now fq") != 1 {
 			t.Errorf("journal %q", w.lines())
 		}
@@ -454,7 +477,7 @@ func TestHealFails(t *testing.T) {
 		if !slices.Contains(w.told, "READY=1") {
 			t.Error("not READY")
 		}
-		sleep(time.Hour + time.Second)
+		w.sleep(time.Hour + time.Second)
 		if len(w.heals) != 11 {
 			t.Errorf("tried %d times in an hour, want 11", len(w.heals))
 		}
@@ -468,7 +491,7 @@ func TestHealFails(t *testing.T) {
 			t.Errorf("checked %d times in an hour although not as wished", w.assessed)
 		}
 		w.healErr, w.stamp = nil, "2"
-		sleep(lookEvery)
+		w.sleep(lookEvery)
 		if w.live[algorithm] != "bbr" || w.lastStatus() != "bbr is in force" || w.count("<6>bbr is in force") != 1 {
 			t.Errorf("live %v, STATUS %q", w.live, w.lastStatus())
 		}
@@ -486,12 +509,12 @@ func TestBusy(t *testing.T) {
 		if !slices.Contains(w.told, "READY=1") || !strings.Contains(w.lastStatus(), "waiting") {
 			t.Errorf("told %q", w.told)
 		}
-		sleep(time.Minute)
+		w.sleep(time.Minute)
 		if len(w.heals) != 7 || w.count("nothing was changed") != 0 {
 			t.Errorf("tried %d times, journal %q", len(w.heals), w.lines())
 		}
 		w.healErr = nil
-		sleep(lookEvery)
+		w.sleep(lookEvery)
 		if w.live[algorithm] != "bbr" {
 			t.Error("not healed once the lock was free")
 		}
@@ -506,7 +529,7 @@ func TestInterrupted(t *testing.T) {
 		w := newWorld(t)
 		w.healErr = &tuning.Problem{Err: tuning.ErrInterrupted, Next: "Run it again: accel enable bbr."}
 		stop := w.start()
-		sleep(time.Hour)
+		w.sleep(time.Hour)
 		if w.live[algorithm] != "cubic" || !strings.Contains(w.lastStatus(), tuning.ErrInterrupted.Error()) || w.count("Run it again") != 1 {
 			t.Errorf("live %v, STATUS %q, journal %q", w.live, w.lastStatus(), w.lines())
 		}
@@ -522,12 +545,12 @@ func TestMended(t *testing.T) {
 		for range 3 {
 			w.live[algorithm] = "cubic"
 			w.healErr = errors.New("no space left on device")
-			sleep(lookEvery)
+			w.sleep(lookEvery)
 			if !strings.Contains(w.lastStatus(), "no space left") {
 				t.Errorf("STATUS %q", w.lastStatus())
 			}
 			w.healErr = nil
-			sleep(lookEvery)
+			w.sleep(lookEvery)
 			if w.lastStatus() != "bbr is in force" {
 				t.Errorf("STATUS %q", w.lastStatus())
 			}
@@ -546,7 +569,7 @@ func TestRefused(t *testing.T) {
 		w := newWorld(t)
 		w.live[defaultQdisc], w.refuse = "pfifo_fast", defaultQdisc
 		stop := w.start()
-		sleep(time.Hour + time.Second)
+		w.sleep(time.Hour + time.Second)
 		if w.count("net.core.default_qdisc stays pfifo_fast: the kernel refuses it") != 1 || len(w.report.GaveUp) != 0 || len(w.heals) != 11 ||
 			w.count("<4>net.core.default_qdisc is pfifo_fast") != 1 {
 			t.Errorf("%d healings, report %+v, journal %q", len(w.heals), w.report, w.lines())
@@ -574,7 +597,7 @@ func TestNothingEnabled(t *testing.T) {
 		w := newWorld(t)
 		stop := w.start()
 		w.stamp = ""
-		sleep(lookEvery)
+		w.sleep(lookEvery)
 		if w.told[len(w.told)-1] != "STOPPING=1" || w.report != nil || w.count("nothing is enabled") != 1 {
 			t.Errorf("told %q, report %v, journal %q", w.told, w.report, w.lines())
 		}
@@ -589,12 +612,12 @@ func TestNotInForce(t *testing.T) {
 		w := newWorld(t)
 		w.reason = "the default route over eth0 carries congctl reno"
 		stop := w.start()
-		sleep(20 * time.Minute)
+		w.sleep(20 * time.Minute)
 		if w.count("<4>the default route") != 1 || w.lastStatus() != w.reason {
 			t.Errorf("STATUS %q, journal %q", w.lastStatus(), w.lines())
 		}
 		w.reason = "bbr is in force"
-		sleep(assessBadEvery)
+		w.sleep(assessBadEvery)
 		if w.lastStatus() != w.reason || w.count("<6>bbr is in force") != 1 {
 			t.Errorf("STATUS %q, journal %q", w.lastStatus(), w.lines())
 		}
@@ -609,7 +632,7 @@ func TestComparingFails(t *testing.T) {
 		w := newWorld(t)
 		w.driftErr = errors.New("permission denied")
 		stop := w.start()
-		sleep(time.Hour + time.Second)
+		w.sleep(time.Hour + time.Second)
 		if len(w.heals) != 11 || w.count("permission denied") != 1 {
 			t.Errorf("%d healings, journal %q", len(w.heals), w.lines())
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/unit"
 )
@@ -108,8 +109,11 @@ func TestShippedUnit(t *testing.T) {
 	if !slices.Contains(filter, "@system-service") || !slices.Contains(filter, "@module") {
 		t.Errorf("SystemCallFilter %q: want an allow list with @module for modprobe", filter)
 	}
+	if got := values(u, "TimeoutStartSec"); !slices.Equal(got, []string{"3min"}) || healTimeout+assessTimeout >= 3*time.Minute {
+		t.Errorf("TimeoutStartSec=%q does not fit a healing of %s and a check of %s", got, healTimeout, assessTimeout)
+	}
 	// A watchdog shorter than a healing and a check would kill a slow host's agent.
-	if got := values(u, "WatchdogSec"); !slices.Equal(got, []string{"2min"}) || healTimeout+assessTimeout >= 2*60e9 {
+	if got := values(u, "WatchdogSec"); !slices.Equal(got, []string{"2min"}) || healTimeout+assessTimeout >= 2*time.Minute {
 		t.Errorf("WatchdogSec=%q does not fit a healing of %s and a check of %s", got, healTimeout, assessTimeout)
 	}
 }
