@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/aclements/go-moremath/stats"
 	"golang.org/x/perf/benchmath"
@@ -494,6 +495,25 @@ func tail(n, m int, level float64) int {
 	if smallestP(n, m) > level {
 		return 0
 	}
+	key := tailKey{n, m, level}
+	if t, ok := tails.Load(key); ok {
+		return t.(int)
+	}
+	t := newTail(n, m, level)
+	tails.Store(key, t)
+	return t
+}
+
+// tails remembers what tail found: a run asks for the same again and again, and
+// the exact distribution takes milliseconds.
+var tails sync.Map
+
+type tailKey struct {
+	n, m  int
+	level float64
+}
+
+func newTail(n, m int, level float64) int {
 	if n <= stats.MannWhitneyExactLimit && m <= stats.MannWhitneyExactLimit {
 		dist := stats.UDist{N1: n, N2: m}
 		// The ends are in while 2 P(U <= t-1) <= level.

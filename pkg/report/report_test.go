@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"accel/pkg/lab"
 	"accel/pkg/text"
@@ -145,52 +147,100 @@ func (spaces) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzLoad holds that whatever Load lets through can be judged, shown and saved,
+// shown holds that a run that Load let through can be judged, shown and saved,
 // without a strange number or a way out of the page.
-func FuzzLoad(f *testing.F) {
-	for name, make := range runs {
-		if name == "matrix" || name == "eleven" || name == "sweep" {
-			continue
-		}
-		run := make()
-		for i := range run.Plan.Arms {
-			run.Plan.Arms[i].Settings = nil // such keys cannot be written
-		}
-		f.Add(document(f, run))
+func shown(t interface{ Fatalf(string, ...any) }, run *lab.Run) {
+	var b bytes.Buffer
+	if err := Text(&b, run, 80); err != nil {
+		t.Fatalf("%v", err)
 	}
-	f.Add([]byte(`{"schema":"accel.compare/1","plan":{"arms":[{"name":"a"},{"name":"b"}],"paths":[{"rate_mbit":1e15},{}],"sweep":"rate","sizes":[0,1000000],"flows":1,"rounds":1},"transfers":[{"path":0,"arm":0,"size":1000000,"finished":true,"seconds":1e-300,"goodput":1e15},{"path":0,"arm":1,"size":1000000,"finished":true,"seconds":1e15,"goodput":5e-324}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		run, err := Load(bytes.NewReader(data))
-		if err != nil {
-			if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) && !errors.Is(err, ErrTooLarge) {
-				t.Fatalf("an error without a kind: %v", err)
-			}
-			return
+	for _, l := range strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n") {
+		if n := text.Width(l); n > 80 {
+			t.Fatalf("%d columns: %q", n, l)
 		}
-		var b bytes.Buffer
-		if err := Text(&b, run, 80); err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n") {
-			if n := text.Width(l); n > 80 {
-				t.Fatalf("%d columns: %q", n, l)
-			}
-		}
-		p := newPage(run, Judge(run))
-		for _, figures := range [][]figure{p.First, p.Transfers, p.Times} {
-			for _, g := range figures {
-				for _, i := range append(g.Wide.Items, g.Narrow.Items...) {
-					if m := noNumber.FindString(i.D + " " + i.X + " " + i.Y); m != "" {
-						t.Fatalf("%s: %q in a picture", g.Title, m)
-					}
+	}
+	p := newPage(run, Judge(run))
+	for _, figures := range [][]figure{p.First, p.Transfers, p.Times} {
+		for _, g := range figures {
+			for _, i := range append(g.Wide.Items, g.Narrow.Items...) {
+				if m := noNumber.FindString(i.D + " " + i.X + " " + i.Y); m != "" {
+					t.Fatalf("%s: %q in a picture", g.Title, m)
 				}
 			}
 		}
-		if err := HTML(io.Discard, run); err != nil {
+	}
+	if err := HTML(io.Discard, run); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if _, err := json.Marshal(Document(run)); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// FuzzLoad begins with small documents: the fuzzer shortens whatever it finds of
+// interest, and would do nothing else with large ones.
+func FuzzLoad(f *testing.F) {
+	f.Add([]byte(`{"schema":"accel.compare/1"}`))
+	f.Add([]byte(`{"schema":"accel.compare/1","plan":{"arms":[{},{}],"paths":[{}],"sizes":[9],"flows":1,"limit_seconds":6},"transfers":[{"arm":1,"size":9,"seconds":1,"samples":[{"at":1,"rtt":2},{"at":2}]}]}`))
+	f.Add([]byte(`{"schema":"accel.compare/1","plan":{"arms":[{"name":"a"},{}],"paths":[{"rate_mbit":1e15},{}],"sweep":"rate","sizes":[9]},"transfers":[{"size":9,"finished":true,"seconds":1e-300,"goodput":1e15},{"arm":1,"size":9,"finished":true,"seconds":1e15,"goodput":5e-324}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		run, err := Load(bytes.NewReader(data))
+		if err == nil {
+			shown(t, run)
+			return
+		}
+		if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) && !errors.Is(err, ErrTooLarge) {
+			t.Fatalf("an error without a kind: %v", err)
+		}
+	})
+}
+
+// TestAnyRun goes deeper than a fuzzer gets by changing bytes: whole runs of
+// absurd numbers that Load still lets through.
+func TestAnyRun(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		number := rapid.SampledFrom([]float64{0, 5e-324, 1e-300, 1e-9, 0.001, 0.5, 0.99, 1, 1.0000001, 2, 3, 59.9, 60, 61, 1e6, 1e9, maxNumber})
+		name := rapid.SampledFrom([]string{"", "a", "cubic", "a name that is longer than any column", "算法", "<b>", "e\u0301\u202e\x1b[1m"})
+		run := &lab.Run{Schema: lab.Schema}
+		p := &run.Plan
+		p.Sweep = rapid.SampledFrom([]string{"", "loss", "rtt", "rate", "queue", "jitter", "color"}).Draw(t, "sweep")
+		for range rapid.IntRange(0, 4).Draw(t, "arms") {
+			p.Arms = append(p.Arms, lab.Arm{Name: name.Draw(t, "arm"), Algorithm: name.Draw(t, "algorithm")})
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "paths") {
+			p.Paths = append(p.Paths, lab.Path{
+				Name: name.Draw(t, "path"), RateMbit: number.Draw(t, "rate"), RTT: time.Duration(number.Draw(t, "rtt")), Jitter: time.Duration(number.Draw(t, "jitter")),
+				LossPercent: number.Draw(t, "loss"), LossBurst: number.Draw(t, "burst"), QueueBDP: number.Draw(t, "bdp"), QueuePackets: int(number.Draw(t, "packets")), Loopback: rapid.Bool().Draw(t, "lo"),
+			})
+		}
+		for range rapid.IntRange(0, 2).Draw(t, "sizes") {
+			p.Sizes = append(p.Sizes, int64(number.Draw(t, "size")))
+		}
+		p.Flows = rapid.IntRange(0, 2).Draw(t, "flows")
+		p.Rounds = rapid.IntRange(0, maxRounds).Draw(t, "rounds")
+		p.Limit = rapid.SampledFrom([]time.Duration{0, 1, time.Minute, 1000 * time.Hour}).Draw(t, "limit")
+		if len(p.Arms) > 0 && len(p.Paths) > 0 && len(p.Sizes) > 0 {
+			for range rapid.IntRange(0, 30).Draw(t, "transfers") {
+				tr := lab.Transfer{
+					Path: rapid.IntRange(0, len(p.Paths)-1).Draw(t, "path"), Arm: rapid.IntRange(0, len(p.Arms)-1).Draw(t, "arm"), Size: rapid.SampledFrom(p.Sizes).Draw(t, "size"),
+					Round: rapid.IntRange(0, 9).Draw(t, "round"), Flow: rapid.IntRange(0, 1).Draw(t, "flow"), Finished: rapid.Bool().Draw(t, "finished"), Bytes: int64(number.Draw(t, "bytes")),
+					Seconds: number.Draw(t, "seconds"), Goodput: number.Draw(t, "goodput"), RetransShare: number.Draw(t, "share"), MinRTT: number.Draw(t, "min"), LoadedRTT: number.Draw(t, "loaded"),
+					Algorithm: name.Draw(t, "algorithm"), Error: rapid.SampledFrom([]string{"", "", "", "reset"}).Draw(t, "error"),
+				}
+				for range rapid.IntRange(0, 3).Draw(t, "samples") {
+					tr.Samples = append(tr.Samples, lab.Sample{At: number.Draw(t, "at"), Cwnd: rapid.IntRange(0, 1<<31).Draw(t, "cwnd"), RTT: number.Draw(t, "rtt"), DeliveryRate: number.Draw(t, "delivery")})
+				}
+				run.Transfers = append(run.Transfers, tr)
+			}
+		}
+		data, err := json.Marshal(Document(run))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := json.Marshal(Document(run)); err != nil {
+		back, err := Load(bytes.NewReader(data))
+		if err != nil {
 			t.Fatal(err)
 		}
+		shown(t, back)
 	})
 }
