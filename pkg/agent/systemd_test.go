@@ -21,6 +21,7 @@ import (
 // fakeManager is a systemd with one unit. The zero value has it not found.
 type fakeManager struct {
 	load, file, active, result, status string
+	exit                               int32 // ExecMainStatus
 
 	fail      map[string]error // method -> error
 	jobResult string           // of every job; "" is "done"
@@ -39,6 +40,9 @@ func (m *fakeManager) get(name string) (*dbus.Property, error) {
 		return nil, err
 	}
 	v := map[string]string{"LoadState": m.load, "UnitFileState": m.file, "ActiveState": m.active, "Result": m.result, "StatusText": m.status}
+	if name == "ExecMainStatus" {
+		return &dbus.Property{Name: name, Value: godbus.MakeVariant(m.exit)}, nil
+	}
 	s, ok := v[name]
 	if !ok {
 		return nil, errors.New("unknown property " + name)
@@ -155,6 +159,8 @@ func TestState(t *testing.T) {
 			want: tuning.ServiceState{Installed: true, Note: "masked by an administrator"}},
 		{name: "failed", m: fakeManager{load: "loaded", file: "enabled", active: "failed", result: "watchdog"},
 			want: tuning.ServiceState{Installed: true, Enabled: true}, note: "watchdog"},
+		{name: "failed in a container", m: fakeManager{load: "loaded", file: "enabled", active: "failed", result: "exit-code", exit: 226},
+			want: tuning.ServiceState{Installed: true, Enabled: true}, note: "container"},
 		{name: "systemd stops answering", m: fakeManager{load: "loaded", fail: map[string]error{"ActiveState": context.DeadlineExceeded}},
 			want: tuning.ServiceState{}, note: "not known"},
 	}
