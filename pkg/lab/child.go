@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -125,6 +126,7 @@ type (
 		Ends []int // none: lo
 		Path Path
 		Seed uint64
+		Late time.Duration
 	}
 	armArgs struct {
 		N        int
@@ -161,13 +163,14 @@ var operations = map[string]func(*childState, json.RawMessage) (any, error){
 			if err != nil {
 				return nil, fmt.Errorf("finding the link %s: %w", name, err)
 			}
-			if err := shape(link.Attrs().Index, a.Path, a.Seed+uint64(i)); err != nil {
+			if err := shape(link.Attrs().Index, a.Path, a.Seed+uint64(i), a.Late); err != nil {
 				return nil, err
 			}
 		}
 		return nil, nil
 	}),
-	"arm": with((*childState).arm),
+	"late": func(*childState, json.RawMessage) (any, error) { return lateness(), nil },
+	"arm":  with((*childState).arm),
 	"listen": with(func(c *childState, a listenArgs) (any, error) {
 		s, port, err := listen(a)
 		if err != nil {

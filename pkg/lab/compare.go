@@ -130,6 +130,7 @@ func (c *comparison) prepare(ctx context.Context, path int) error {
 		if c.rig, err = newRig(ctx, p.Loopback, c.plan.Against != "", c.o.Load); err != nil {
 			return err
 		}
+		c.run.TimerLate = max(c.run.TimerLate, milliseconds(c.rig.late))
 	}
 	if err := c.rig.shape(ctx, p, 0); err != nil {
 		return err

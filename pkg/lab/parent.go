@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,9 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"accel/pkg/text"
 )
@@ -39,8 +43,9 @@ type child struct {
 	exited  chan struct{}
 }
 
-// start re-executes this program in a new network namespace.
-func start(role string) (*child, error) {
+// start re-executes this program in a new network namespace. cpu is the one
+// processor that it may use, or -1.
+func start(role string, cpu int) (*child, error) {
 	inRead, inWrite, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -66,9 +71,16 @@ func start(role string) (*child, error) {
 	held, started := make(chan struct{}), make(chan error)
 	c.release = sync.OnceFunc(func() { close(held) })
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		var err error
+		if cpu >= 0 { // the child inherits it
+			var set unix.CPUSet
+			set.Set(cpu)
+			if err = unix.SchedSetaffinity(0, &set); err != nil {
+				started <- err
+				return
+			}
+		}
 		c.process, err = os.StartProcess("/proc/self/exe", []string{"accel", ChildCommand, role}, &os.ProcAttr{
 			Dir: "/",
 			// English, and nothing of the caller's.
@@ -213,6 +225,27 @@ type rig struct {
 	router, sender, receiver, rival *child // over loopback: receiver == sender, router and rival nil
 	load                            func(ctx context.Context, module string) error
 	arm                             int // the sender's present one; -1 = none
+	late                            time.Duration
+}
+
+// processors gives a processor for what sends and one for what receives. A
+// sender that moves to another one leaves packets behind, which are then
+// overtaken by the next: reordering that nobody asked for. -1: there is only one.
+func processors() (send, receive int) {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
+		return -1, -1
+	}
+	send = -1
+	for cpu := 0; ; cpu++ {
+		switch {
+		case !set.IsSet(cpu):
+		case send < 0:
+			send = cpu
+		default:
+			return send, cpu
+		}
+	}
 }
 
 // newRig builds the namespaces of a kind of path.
@@ -223,25 +256,29 @@ func newRig(ctx context.Context, loopback, rival bool, load func(context.Context
 			r.close()
 		}
 	}()
-	if r.sender, err = start("sender"); err != nil {
+	send, receive := processors()
+	if loopback {
+		send = -1 // both ends are one process
+	}
+	if r.sender, err = start("sender", send); err != nil {
 		return nil, err
 	}
 	ends := map[int]*child{senderEnd: r.sender}
 	if loopback {
 		r.receiver = r.sender
 	} else {
-		if r.router, err = start("router"); err != nil {
+		if r.router, err = start("router", send); err != nil {
 			return nil, err
 		}
 		if err := r.prepare(ctx, r.router, "quiet", "forward"); err != nil {
 			return nil, err
 		}
-		if r.receiver, err = start("receiver"); err != nil {
+		if r.receiver, err = start("receiver", receive); err != nil {
 			return nil, err
 		}
 		ends[receiverEnd] = r.receiver
 		if rival {
-			if r.rival, err = start("rival"); err != nil {
+			if r.rival, err = start("rival", send); err != nil {
 				return nil, err
 			}
 			ends[rivalEnd] = r.rival
@@ -261,7 +298,8 @@ func newRig(ctx context.Context, loopback, rival bool, load func(context.Context
 			return nil, err
 		}
 	}
-	return r, nil
+	// Where the timers of the emulation will run.
+	return r, r.call(ctx, cmp.Or(r.router, r.sender), "late", nil, &r.late)
 }
 
 func (r *rig) prepare(ctx context.Context, c *child, ops ...string) error {
@@ -324,7 +362,7 @@ func (r *rig) shape(ctx context.Context, p Path, seed uint64) error {
 	} else if r.rival != nil {
 		ends = append(ends, rivalEnd)
 	}
-	if err := r.call(ctx, router, "shape", shapeArgs{Ends: ends, Path: p, Seed: seed}, nil); err != nil {
+	if err := r.call(ctx, router, "shape", shapeArgs{Ends: ends, Path: p, Seed: seed, Late: r.late}, nil); err != nil {
 		return text.Errorf("emulating the path: %w", err)
 	}
 	return nil

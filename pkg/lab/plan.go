@@ -63,7 +63,10 @@ func (p Plan) Complete() (Plan, error) {
 		}
 		names[a.Name] = true
 	}
-	for _, s := range p.Sizes {
+	for i, s := range p.Sizes {
+		if slices.Contains(p.Sizes[:i], s) {
+			return bad(text.T("the size of %d bytes is there twice", s))
+		}
 		if s < 1 || s > maxSize {
 			return bad(text.T("a size of %d bytes is not between 1 and %d", s, int64(maxSize)))
 		}

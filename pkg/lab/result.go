@@ -201,17 +201,22 @@ type Transfer struct {
 
 // Run is a comparison and everything needed to judge and repeat it.
 type Run struct {
-	Schema       string     `json:"schema"` // "accel.compare/1"
-	Version      string     `json:"version"`
-	Command      string     `json:"command"` // the line that does the same again
-	Started      time.Time  `json:"started"`
-	Ended        time.Time  `json:"ended"`
-	Plan         Plan       `json:"plan"`
-	Kernel       string     `json:"kernel"`       // release
-	Distribution string     `json:"distribution"` // its pretty name
-	Machine      string     `json:"machine"`      // virtualization and architecture
-	CPUs         int        `json:"cpus"`
-	MemoryBytes  uint64     `json:"memory_bytes"`
-	Transfers    []Transfer `json:"transfers"`
-	Complete     bool       `json:"complete"` // nothing of the plan is missing
+	Schema       string    `json:"schema"` // "accel.compare/1"
+	Version      string    `json:"version"`
+	Command      string    `json:"command"` // the line that does the same again
+	Started      time.Time `json:"started"`
+	Ended        time.Time `json:"ended"`
+	Plan         Plan      `json:"plan"`
+	Kernel       string    `json:"kernel"`       // release
+	Distribution string    `json:"distribution"` // its pretty name
+	Machine      string    `json:"machine"`      // virtualization and architecture
+	CPUs         int       `json:"cpus"`
+	MemoryBytes  uint64    `json:"memory_bytes"`
+	// TimerLate is by how many milliseconds this machine's timers are late, at
+	// least 1 and at most 10: what passes in that time, the bottleneck may send at
+	// once. Where it is many, the machine was busy or is emulated, and its numbers
+	// are rough.
+	TimerLate float64    `json:"timer_late_ms"`
+	Transfers []Transfer `json:"transfers"`
+	Complete  bool       `json:"complete"` // nothing of the plan is missing
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"runtime"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -51,7 +53,7 @@ func (p Path) needsNetem() bool {
 
 // shape emulates one direction of a path on a link, with all queues empty. seed
 // is that of the chances.
-func shape(link int, p Path, seed uint64) error {
+func shape(link int, p Path, seed uint64, late time.Duration) error {
 	if err := clearRoot(link); err != nil {
 		return err
 	}
@@ -63,7 +65,7 @@ func shape(link int, p Path, seed uint64) error {
 		parent = netemHandle | 1
 	}
 	if p.RateMbit > 0 {
-		return addQdisc(link, parent, tbfHandle, "tbf", tbfOptions(p))
+		return addQdisc(link, parent, tbfHandle, "tbf", tbfOptions(p, late))
 	}
 	return nil
 }
@@ -156,9 +158,9 @@ func probability(percent float64) uint32 {
 	return uint32(math.Round(percent / 100 * math.MaxUint32))
 }
 
-func tbfOptions(p Path) *nl.RtAttr {
+func tbfOptions(p Path, late time.Duration) *nl.RtAttr {
 	rate := p.RateMbit * 1e6 / 8 // bytes/s
-	burst := tbfBurst(rate)
+	burst := tbfBurst(rate, late)
 	qopt := nl.TcTbfQopt{
 		Limit:  uint32(min(float64(p.QueuePackets)*frame, math.MaxUint32)),
 		Buffer: uint32(math.Ceil(float64(burst) / rate * 1e9 / float64(tick))),
@@ -175,9 +177,39 @@ func tbfOptions(p Path) *nl.RtAttr {
 	return options
 }
 
-// tbfBurst is how many bytes a tbf may send at once: what it sends in a
-// millisecond, for timers are no finer on a busy or emulated machine, and two
-// packets at least.
-func tbfBurst(rate float64) uint32 {
-	return uint32(max(2*frame, rate/1000))
+// tbfBurst is how many bytes a tbf may send at once. One that wakes up late has
+// lost what it could have sent meanwhile, except for this allowance; a large one
+// on the other hand is a faster path than was asked for. So it is what passes in
+// the time by which the machine's timers are late, and two packets at least.
+func tbfBurst(rate float64, late time.Duration) uint32 {
+	return uint32(max(2*frame, rate*late.Seconds()))
+}
+
+// Limits of what is taken for the lateness of timers.
+const (
+	minLate = time.Millisecond
+	maxLate = 10 * time.Millisecond
+)
+
+// lateness measures by how much timers of this machine are late: nine in ten are
+// not later than that. It takes a tenth of a second, or longer on a machine that
+// is late.
+func lateness() time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const nap = time.Millisecond
+	var late []time.Duration
+	for range 50 {
+		began := now()
+		ts := unix.NsecToTimespec(int64(nap))
+		if unix.Nanosleep(&ts, nil) != nil {
+			continue // a signal of Go's scheduler
+		}
+		late = append(late, time.Duration(now()-began)-nap)
+	}
+	if len(late) == 0 {
+		return minLate
+	}
+	slices.Sort(late)
+	return min(max(late[len(late)*9/10], minLate), maxLate)
 }

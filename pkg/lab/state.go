@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"accel/pkg/text"
 )
@@ -46,8 +49,12 @@ func CreateState(name string, plan Plan, command, kernel string) (*State, error)
 		return nil, text.Errorf("creating the state file: %w", err)
 	}
 	s := &State{Plan: plan, Command: command, Kernel: kernel, name: name, file: f}
-	if err := s.append(stateHeader{stateSchema, plan, command, kernel}); err != nil {
-		s.Remove()
+	err = s.lock()
+	if err == nil {
+		err = s.append(stateHeader{stateSchema, plan, command, kernel})
+	}
+	if err != nil {
+		_ = s.Remove()
 		return nil, err
 	}
 	return s, nil
@@ -61,7 +68,10 @@ func OpenState(name string) (*State, error) {
 		return nil, text.Errorf("opening the state file: %w", err)
 	}
 	s := &State{name: name, file: f}
-	whole, err := s.read()
+	var whole int64
+	if err = s.lock(); err == nil {
+		whole, err = s.read()
+	}
 	if err == nil {
 		err = f.Truncate(whole)
 	}
@@ -70,6 +80,14 @@ func OpenState(name string) (*State, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// lock keeps a second comparison from writing the same file.
+func (s *State) lock() error {
+	if err := unix.Flock(int(s.file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return &invalid{ErrState, text.T("%s is in use by another comparison", s.name)}
+	}
+	return nil
 }
 
 // read reads everything and returns the length of the whole lines.
@@ -109,7 +127,7 @@ func (s *State) read() (whole int64, err error) {
 // fits says whether flows can be of one transfer of the plan.
 func (s *State) fits(flows []Transfer) bool {
 	for _, t := range flows {
-		if t.Path < 0 || t.Path >= len(s.Plan.Paths) || t.Arm < 0 || t.Arm >= len(s.Plan.Arms) || t.Round < 0 || t.Round >= s.Plan.Rounds {
+		if t.Path < 0 || !slices.Contains(s.Plan.Sizes, t.Size) || t.Path >= len(s.Plan.Paths) || t.Arm < 0 || t.Arm >= len(s.Plan.Arms) || t.Round < 0 || t.Round >= s.Plan.Rounds {
 			return false
 		}
 	}

@@ -389,6 +389,7 @@ var zh = Catalogue{
 	"reading the recorded host": "读取记录的主机",
 
 	// pkg/report
+	" ":                       "",
 	" (logarithmic)":          "（对数）",
 	" with %s":                "（%s）",
 	"%d of %d did not finish": "%[2]d 次中有 %[1]d 次未完成",
@@ -439,7 +440,7 @@ var zh = Catalogue{
 	"Goodput (median # and its interval +; a longer bar is more)": "有效吞吐（# 为中位数，+ 为其区间；越长越多）",
 	"Goodput by %s":       "有效吞吐随%s的变化",
 	"Goodput in %s by %s": "有效吞吐（%s）随%s的变化",
-	"Hollow marks at the limit (%s) did not finish.": "时限（%s）处的空心标记表示未完成。",
+	"Hollow marks beyond the limit of %s did not finish.": "时限 %s 之外的空心标记表示未完成。",
 	"Host":                         "主机",
 	"How it was measured":          "如何测量",
 	"How many times as fast as %s": "速度是 %s 的多少倍",
