@@ -157,7 +157,7 @@ func newPage(run *lab.Run, v *Verdicts) *page {
 	if run.Version != "" {
 		made = text.T("Made by accel %s.", text.Safe(run.Version))
 	}
-	p.Made = made + " " + text.T("This page loads nothing from anywhere.")
+	p.Made = made + text.T(" ") + text.T("This page loads nothing from anywhere.")
 	return p
 }
 
@@ -406,7 +406,7 @@ func methodText(run *lab.Run, v *Verdicts) []string {
 		s = text.T("A difference counts where the two-sided Mann-Whitney test finds one at the 5 %% level after Holm's correction for %d comparisons.", v.Comparisons)
 	}
 	return append(out,
-		s+" "+text.T("The ratio is the median of all ratios of two transfers, one of each arm (Hodges-Lehmann), and its interval the one that belongs to that test. Transfers that did not finish rank behind all that did, and bound the ratio from one side only."),
+		s+text.T(" ")+text.T("The ratio is the median of all ratios of two transfers, one of each arm (Hodges-Lehmann), and its interval the one that belongs to that test. Transfers that did not finish rank behind all that did, and bound the ratio from one side only."),
 		text.T("“No difference seen” does not mean equal: the difference named with it is the smallest that as many rounds with this spread would have found four times in five."),
 	)
 }

@@ -176,6 +176,7 @@ type figure struct {
 
 // both draws a figure at its two widths.
 func both(f figure, draw func(width float64) *drawing) figure {
+	f.Caption = glue(f.Caption)
 	f.Wide, f.Narrow = draw(wideWidth), draw(narrowWidth)
 	if f.Label == "" {
 		f.Label = f.Title
@@ -304,10 +305,10 @@ func curveFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 		f.Title += text.T(", ") + sizeText(size)
 	}
 	if limited {
-		f.Caption += " " + text.T("The thin dotted line is what the path carries: its rate, less the headers and what is lost.")
+		f.Caption += text.T(" ") + text.T("The thin dotted line is what the path carries: its rate, less the headers and what is lost.")
 	}
 	if logY {
-		f.Caption += " " + text.T("The scale of goodput is logarithmic.")
+		f.Caption += text.T(" ") + text.T("The scale of goodput is logarithmic.")
 	}
 	return both(f, func(width float64) *drawing {
 		d := newDrawing(width)
@@ -589,7 +590,12 @@ func transfersFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 	log := most/least > 8
 	pad := (most - least) * 0.06
 	s := newScale(max(0, least-pad), most+pad, false)
-	if log {
+	if open { // the axis ends at the limit; what did not finish lies beyond it
+		s = between(max(0, least-pad), most)
+	}
+	if log && open {
+		s = newScale(least/1.08, most, true)
+	} else if log {
 		s = newScale(least/1.08, most*1.08, true)
 	} else if most-least < most/1e3 {
 		s = newScale(0, most*1.1, false)
@@ -606,10 +612,10 @@ func transfersFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 		f.Title += text.T(", ") + sizeText(size)
 	}
 	if log {
-		f.Caption += " " + text.T("The scale of time is logarithmic.")
+		f.Caption += text.T(" ") + text.T("The scale of time is logarithmic.")
 	}
 	if open {
-		f.Caption += " " + text.T("Hollow marks at the limit (%s) did not finish.", durationText(run.Plan.Limit))
+		f.Caption += text.T(" ") + text.T("Hollow marks beyond the limit of %s did not finish.", durationText(run.Plan.Limit))
 	}
 	return both(f, func(width float64) *drawing {
 		d := newDrawing(width)
@@ -625,6 +631,14 @@ func transfersFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 		}
 		names = min(names, width/3.6)
 		left, right := names+20, width-values-22
+		beyond := 0.0 // where those that did not finish stand
+		if open {
+			beyond = 76
+			if narrow {
+				beyond = 46
+			}
+			right -= beyond
+		}
 		height := 34.0
 		switch {
 		case rows <= 4:
@@ -650,12 +664,10 @@ func transfersFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 		if ms {
 			unit = text.T("milliseconds")
 		}
-		d.text("unit ta-e", width, bottom+17, fits(unit, width-right))
+		d.text("unit ta-e", width, bottom+34, unit)
 		if open {
-			x := left + s.at(run.Plan.Limit.Seconds())*(right-left)
-			if x > left && x <= right+1 {
-				d.line("one", x, top, x, bottom)
-			}
+			d.rect("beyond", right, top, beyond, bottom-top)
+			d.line("one", right, top, right, bottom)
 		}
 		y := top
 		for _, c := range shown {
@@ -665,7 +677,7 @@ func transfersFigure(run *lab.Run, v *Verdicts, size int64) (figure, bool) {
 				y += head
 			}
 			for a := range c.Arms {
-				d.transferRow(run, &c.Arms[a], s, left, right, y+height/2, height, narrow)
+				d.transferRow(run, &c.Arms[a], s, left, right, beyond, y+height/2, height)
 				y += height
 			}
 		}
@@ -683,7 +695,7 @@ func pathName(run *lab.Run, c *Cell) string {
 	return cellName(&one, c)
 }
 
-func (d *drawing) transferRow(run *lab.Run, s *Summary, axis scale, left, right, y, height float64, narrow bool) {
+func (d *drawing) transferRow(run *lab.Run, s *Summary, axis scale, left, right, beyond, y, height float64) {
 	d.text("name ta-e", left-12, y+4, fits(armName(run, s.Arm), left-14))
 	d.text("value ta-e", float64(d.Width), y+4, timeText(s.Seconds))
 	if s.Seconds == nil {
@@ -692,7 +704,14 @@ func (d *drawing) transferRow(run *lab.Run, s *Summary, axis scale, left, right,
 	at := func(f float64) float64 { return left + axis.at(f)*(right-left) }
 	h := height * 0.36
 	if e := s.Seconds; e.Low != nil && e.High != nil {
-		d.rect("ci "+series(s.Arm), at(*e.Low), y-h, max(1, at(*e.High)-at(*e.Low)), 2*h)
+		low, high := at(*e.Low), at(*e.High)
+		if e.LowAbove {
+			low = right
+		}
+		if e.HighAbove {
+			high = right + beyond
+		}
+		d.rect("ci "+series(s.Arm), low, y-h, max(1, high-low), 2*h)
 	}
 	values := slices.Clone(s.values)
 	slices.SortStableFunc(values, func(a, b value) int {
@@ -719,6 +738,12 @@ func (d *drawing) transferRow(run *lab.Run, s *Summary, axis scale, left, right,
 		if i%every != 0 {
 			continue
 		}
+		if v.censored {
+			n := float64(i - (len(values) - s.Unfinished))
+			x := right + 10 + n*min(2.4*r, (beyond-18)/float64(max(1, s.Unfinished-1)))
+			d.mark(s.Arm, "dot hollow", x, y, r, text.T("round %d: %s", v.round+1, text.T("did not finish in %s", secondsText(v.seconds))))
+			continue
+		}
 		x := at(v.seconds)
 		if len(placed) > 0 && x-placed[len(placed)-1] < r*1.6 {
 			stack++
@@ -734,13 +759,9 @@ func (d *drawing) transferRow(run *lab.Run, s *Summary, axis scale, left, right,
 				dy = -dy
 			}
 		}
-		extra, title := "dot", secondsText(v.seconds)
-		if v.censored {
-			extra, title = "dot hollow", text.T("did not finish in %s", secondsText(v.seconds))
-		}
-		d.mark(s.Arm, extra, x, y+dy, r, text.T("round %d: %s", v.round+1, title))
+		d.mark(s.Arm, "dot", x, y+dy, r, text.T("round %d: %s", v.round+1, secondsText(v.seconds)))
 	}
-	if x := at(s.Seconds.Median); !s.Seconds.Above {
+	if x := min(right, at(s.Seconds.Median)); !s.Seconds.Above {
 		d.line("median "+series(s.Arm), x, y-h-2, x, y+h+2)
 	}
 }
@@ -784,7 +805,7 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 	f.Caption = text.T("%s: what the sending socket's own account says, sampled while it sent.", cellLong(run, c))
 	if longest > 6*shortest {
 		end = 6 * shortest
-		f.Caption += " " + text.T("Shown are the first %s; the longest transfer took %s.", secondsText(end), secondsText(longest))
+		f.Caption += text.T(" ") + text.T("Shown are the first %s; the longest transfer took %s.", secondsText(end), secondsText(longest))
 	}
 	var shown []int
 	for i := range tracks {
