@@ -15,9 +15,8 @@ import (
 // a layer that takes all changes and is gone after the test, with a network
 // namespace of its own. No systemd runs in it; withSystemd makes it look so.
 type root struct {
-	t     *testing.T
-	pid   string // of the process that holds the namespaces
-	layer string // the changes, as seen in the mount namespace outside the root
+	t   *testing.T
+	pid string // of the process that holds the namespaces
 }
 
 // record is the program put in the place of accel: it notes how it was called
@@ -67,8 +66,10 @@ func newRoot(t *testing.T) *root {
 		mount --rbind /dev "$0/root/dev"
 		mount -t tmpfs tmpfs "$0/root/run"
 		mount -t tmpfs tmpfs "$0/root/tmp"
-		mkdir "$0/root/test"
+		mkdir "$0/root/test" "$0/root/test/layer" "$0/root/test/host"
 		: >"$0/root/test/private"
+		mount --bind "$0/upper" "$0/root/test/layer"
+		mount --bind / "$0/root/test/host"
 		exec chroot "$0/root" sh -c 'echo ready; exec sleep infinity'`
 	cmd := exec.Command("unshare", "--mount", "--net", "sh", "-c", setup, dir)
 	out := must(cmd.StdoutPipe())(t)
@@ -85,7 +86,7 @@ func newRoot(t *testing.T) *root {
 		cmd.Wait()
 		t.Fatalf("making a root of its own: %s", stderr.String())
 	}
-	r := &root{t: t, pid: fmt.Sprint(cmd.Process.Pid), layer: filepath.Join(dir, "upper")}
+	r := &root{t: t, pid: fmt.Sprint(cmd.Process.Pid)}
 	// A host that has accel already must not take part: its program goes before
 	// its maintainer scripts could call it.
 	r.sh(`rm -f /usr/sbin/policy-rc.d /usr/bin/accel
@@ -176,14 +177,12 @@ func (r *root) exists(names ...string) []string {
 // deleted. dpkg's own files and those of the test are left out.
 func (r *root) changed() []string {
 	r.t.Helper()
-	const script = `cd "$0"; find . ! -type d -print; find . -type d -print | while read -r d; do [ -d "/$d" ] || echo "$d/"; done`
-	out, err := exec.Command("nsenter", "--target", r.pid, "--mount", "sh", "-c", script, r.layer).CombinedOutput()
-	if err != nil {
-		r.t.Fatalf("listing the changes: %v\n%s", err, out)
-	}
-	run := r.sh("find /run /tmp -mindepth 1")
+	out := r.sh(`cd /test/layer
+		find . ! -type d -print
+		find . -type d -print | while read -r d; do [ -d "/test/host/$d" ] || echo "$d/"; done
+		find /run /tmp -mindepth 1`)
 	var names []string
-	for name := range strings.FieldsSeq(string(out) + run) {
+	for name := range strings.FieldsSeq(out) {
 		name = strings.TrimPrefix(name, ".")
 		if !slices.ContainsFunc([]string{"/var/lib/dpkg/", "/var/log/dpkg.log", "/test/", "/usr/local/sbin/systemctl", "/usr/sbin/policy-rc.d", "/run/systemd"},
 			func(p string) bool { return strings.HasPrefix(name, p) }) {

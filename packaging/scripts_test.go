@@ -89,7 +89,7 @@ func TestInstallChangesNothing(t *testing.T) {
 	wantCalls(t, r, "systemctl --system daemon-reload")
 	wantFiles(t, r)
 	want := append([]string{"/var/lib/systemd/deb-systemd-helper-enabled/accel.service.dsh-also"}, before...)
-	for _, f := range shipped {
+	for _, f := range shipped(t) {
 		want = append(want, f[strings.Index(f, "/usr"):])
 	}
 	have := map[string]bool{}
