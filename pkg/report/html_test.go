@@ -29,7 +29,12 @@ func TestHTMLGolden(t *testing.T) {
 		if name == "matrix" || name == "hostile" { // large, or nothing to look at
 			continue
 		}
-		golden(t, name+".html", []byte(htmlOf(t, make())))
+		page := htmlOf(t, make())
+		style, err := pageFiles.ReadFile("page.css")
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".html", []byte(strings.Replace(page, string(style), "/* page.css */", 1)))
 	}
 }
 
