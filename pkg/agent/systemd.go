@@ -310,11 +310,11 @@ func failure(ctx context.Context, m manager) (string, error) {
 	if result == "success" {
 		return "", nil
 	}
-	// Of an exit code only a number says more: EXIT_NAMESPACE of systemd.exec(5)
-	// comes from containers that grant no mount namespace.
+	// EXIT_NAMESPACE of systemd.exec(5): seen in containers that grant no mount
+	// namespace.
 	if p, err := m.GetServicePropertyContext(ctx, Unit, "ExecMainStatus"); err == nil && result == "exit-code" {
 		if status, _ := p.Value.Value().(int32); status == 226 {
-			return text.T("failed: this container does not allow the sandbox of the service (226/NAMESPACE)"), nil
+			return text.T("failed: its sandbox could not be set up, as in containers that forbid it (226/NAMESPACE)"), nil
 		}
 	}
 	return text.T("failed (%s); journalctl -u accel tells more", result), nil
