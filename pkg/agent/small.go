@@ -32,10 +32,15 @@ func withoutHugePages() {
 	if off, err := unix.PrctlRetInt(unix.PR_GET_THP_DISABLE, 0, 0, 0, 0); err != nil || off != 0 {
 		return // not known here, or off already: this is the second start
 	}
+	// By its own name, or the process would be called "exe" from now on.
+	program, err := os.Executable()
+	if err != nil {
+		return
+	}
 	if err := unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0); err != nil {
 		return
 	}
-	_ = unix.Exec("/proc/self/exe", os.Args, os.Environ()) // does not return if it works
+	_ = unix.Exec(program, os.Args, os.Environ()) // does not return if it works
 }
 
 // shrink gives back what the start, or another whole check, needed and the
