@@ -372,6 +372,9 @@ func (p *page) facts(run *lab.Run) {
 	if run.MemoryBytes > 0 {
 		addFact(host, text.T("memory"), significant(float64(run.MemoryBytes)/(1<<30))+" GiB")
 	}
+	if run.TimerLate > 0 {
+		addFact(host, text.T("timers"), text.T("%s late", short(run.TimerLate)+" ms"))
+	}
 	if !run.Started.IsZero() {
 		addFact(host, text.T("started"), run.Started.UTC().Format("2006-01-02 15:04:05 UTC"))
 	}
@@ -395,9 +398,24 @@ func addFact(to *[]fact, name, value string) {
 // methodText says how the numbers came to be, for a reader who wants to trust
 // them.
 func methodText(run *lab.Run, v *Verdicts) []string {
-	out := []string{
-		text.T("Sender, router and receiver are three network namespaces of one kernel; the router emulates the path. Rounds of the arms take turns, one round to warm up is not counted, and what the kernel remembers of earlier connections is cleared between transfers. Times and bytes are those of the receiver; everything else is the sending socket's own account."),
+	var out []string
+	loopback := 0
+	for i := range run.Plan.Paths {
+		if run.Plan.Paths[i].Loopback {
+			loopback++
+		}
 	}
+	where := ""
+	if loopback > 0 {
+		where = text.T("On a loopback path both ends share one network namespace, and netem is on its loopback.")
+	}
+	if loopback < len(run.Plan.Paths) || loopback == 0 {
+		if where != "" {
+			where += text.T(" ")
+		}
+		where += text.T("Sender, router and receiver are three network namespaces of one kernel; the router emulates the path.")
+	}
+	out = append(out, where+text.T(" ")+text.T("Rounds of the arms take turns, one round to warm up is not counted, and what the kernel remembers of earlier connections is cleared between transfers. Times and bytes are those of the receiver; everything else is the sending socket's own account."))
 	if len(run.Plan.Arms) < 2 {
 		return out
 	}

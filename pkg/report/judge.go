@@ -156,6 +156,9 @@ type Verdicts struct {
 // The abuse of power, Amer. Statist. 55 (2001) 19-24.
 func Judge(run *lab.Run) *Verdicts {
 	v := &Verdicts{Alpha: Alpha, Cells: cells(run)}
+	for i := range v.Cells {
+		v.Cells[i].Comparisons = []Comparison{} // [] in JSON, not null
+	}
 	var family []*Comparison
 	byComparison := map[*Comparison]*Cell{}
 	for i := range v.Cells {
@@ -213,7 +216,7 @@ func cells(run *lab.Run) []Cell {
 		}
 		byRound[k][t.Round] = append(byRound[k][t.Round], t)
 	}
-	var out []Cell
+	out := []Cell{}
 	for p := range run.Plan.Paths {
 		for i, size := range run.Plan.Sizes {
 			if slices.Contains(run.Plan.Sizes[:i], size) {

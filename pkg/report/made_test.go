@@ -45,7 +45,7 @@ func (m made) run() *lab.Run {
 		Schema: lab.Schema, Version: "0.2.0",
 		Command: "accel compare bbr cubic --path bbr-paper --size 8M --rounds 10 --seed 7",
 		Started: time.Date(2026, 11, 30, 19, 2, 3, 0, time.UTC), Ended: time.Date(2026, 11, 30, 19, 9, 41, 0, time.UTC),
-		Kernel: "6.12.57+deb13-amd64", Distribution: "Debian GNU/Linux 13 (trixie)", Machine: "kvm, x86_64", CPUs: 2, MemoryBytes: 1 << 30,
+		Kernel: "6.12.57+deb13-amd64", Distribution: "Debian GNU/Linux 13 (trixie)", Machine: "kvm, x86_64", CPUs: 2, MemoryBytes: 1 << 30, TimerLate: 1,
 		Complete: true,
 		Plan:     lab.Plan{Paths: m.paths, Sweep: m.sweep, Sizes: m.sizes, Flows: m.flows, Rounds: m.rounds, Against: m.against, Seed: 7, Limit: m.limit},
 	}

@@ -42,6 +42,7 @@ type Saved struct {
 // division by zero somewhere) are written as 0.
 func Document(run *lab.Run) *Saved {
 	clean := *run
+	clean.TimerLate = finite(run.TimerLate)
 	clean.Transfers = make([]lab.Transfer, len(run.Transfers))
 	for i, t := range run.Transfers {
 		for _, f := range numbers(&t) {
@@ -202,6 +203,9 @@ func check(run *lab.Run) error {
 	}
 	if p.Limit < 0 || p.Limit > 1000*time.Hour {
 		return fmt.Errorf("%w: a limit of %s", ErrDamaged, p.Limit)
+	}
+	if !(run.TimerLate >= 0 && run.TimerLate <= maxNumber) {
+		return fmt.Errorf("%w: timers that are %g ms late", ErrDamaged, run.TimerLate)
 	}
 	samples := 0
 	for i := range run.Transfers {

@@ -578,6 +578,10 @@ func capital(run *lab.Run, s string) string {
 	return s
 }
 
+// roughTimers is from how many milliseconds of lateness on a reader is warned: at
+// 100 Mbit/s the bottleneck then lets 25 packets through at once.
+const roughTimers = 3
+
 // notes says what a reader must know to trust the numbers.
 func notes(run *lab.Run, v *Verdicts) []string {
 	out := []string{}
@@ -610,6 +614,9 @@ func notes(run *lab.Run, v *Verdicts) []string {
 	planned := len(p.Arms) * len(p.Paths) * len(p.Sizes) * p.Rounds * max(1, p.Flows)
 	if !run.Complete {
 		out = append(out, text.T("The run is not complete: %d of %d transfers were measured.", measured, planned))
+	}
+	if run.TimerLate > roughTimers {
+		out = append(out, text.T("The timers of this machine were %s ms late: it was busy or is emulated, and its numbers are rough.", short(run.TimerLate)))
 	}
 	for a := range p.Arms {
 		unfinished, rounds, fewest := 0, 0, math.MaxInt
