@@ -87,11 +87,10 @@ func newRoot(t *testing.T) *root {
 		t.Fatalf("making a root of its own: %s", stderr.String())
 	}
 	r := &root{t: t, pid: fmt.Sprint(cmd.Process.Pid)}
-	// A host that has accel already must not take part: its program goes before
-	// its maintainer scripts could call it.
-	r.sh(`rm -f /usr/sbin/policy-rc.d /usr/bin/accel
-		if dpkg-query -s accel >/dev/null 2>&1; then rm -f /var/lib/dpkg/info/accel.*; dpkg --no-triggers --purge accel; fi
-		rm -rf /var/lib/accel /etc/sysctl.d/99-zz-accel.conf /etc/modules-load.d/accel.conf
+	// A host that has accel already must not take part.
+	r.sh(`rm -f /usr/sbin/policy-rc.d
+		if dpkg-query -s accel >/dev/null 2>&1; then ln -sf /bin/true /usr/bin/accel; dpkg --no-triggers --purge accel; fi
+		rm -rf /usr/bin/accel /var/lib/accel /etc/sysctl.d/99-zz-accel.conf /etc/modules-load.d/accel.conf
 		rm -rf /etc/systemd/system/multi-user.target.wants/accel.service /usr/local/bin/accel /usr/local/sbin/systemctl`)
 	return r
 }

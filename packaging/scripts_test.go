@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -96,7 +97,8 @@ func TestInstallChangesNothing(t *testing.T) {
 	for _, name := range r.changed() {
 		have[name] = true
 	}
-	for _, name := range want {
+	slices.Sort(want)
+	for _, name := range slices.Compact(want) { // before has them all where the host has accel
 		if !have[name] {
 			t.Errorf("%s is not there", name)
 		}
