@@ -829,6 +829,9 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 		}
 	}
 	unit, factor := rateUnit(max(rateMost, path.RateMbit*1e6))
+	if path.RateMbit > 0 {
+		unit, factor = rateUnit(path.RateMbit * 1e6)
+	}
 	panels := []struct {
 		name, unit string
 		of         func(lab.Sample) float64
@@ -838,6 +841,13 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 		{text.T("delivery rate"), unit, func(s lab.Sample) float64 { return s.DeliveryRate / factor }, path.RateMbit * 1e6 / factor, text.T("rate of the path")},
 		{text.T("round-trip time"), "ms", func(s lab.Sample) float64 { return s.RTT }, float64(path.RTT) / 1e6, text.T("without a queue")},
 		{text.T("congestion window"), text.T("segments"), func(s lab.Sample) float64 { return float64(s.Cwnd) }, 0, ""},
+	}
+	// The kernel's rate of a single acknowledged burst may be many times that of
+	// the path; such needles would press everything else to the ground.
+	tallest := math.Inf(1)
+	if r := path.RateMbit * 1e6; r > 0 && rateMost > 1.6*r {
+		tallest = 1.6 * r / factor
+		f.Caption += text.T(" ") + text.T("Rates beyond 1.6 times that of the path, of single bursts, are cut off.")
 	}
 	return both(f, func(width float64) *drawing {
 		d := newDrawing(width)
@@ -861,6 +871,9 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 				if peak > 0 {
 					most, least = max(most, peak), min(least, peak)
 				}
+			}
+			if i == 0 {
+				most = min(most, tallest)
 			}
 			scales[i] = between(0, most*1.06)
 			if most > 12*least {

@@ -685,7 +685,7 @@ func notCompared(run *lab.Run) []string {
 	}
 	var out []string
 	for _, keys := range order {
-		out = append(out, text.T("%s: not compared, since a network namespace has no such settings: %s", strings.Join(arms[keys], text.T(", ")), keys))
+		out = append(out, text.T("%s: could not be compared here: %s", strings.Join(arms[keys], text.T(", ")), keys))
 	}
 	return out
 }
