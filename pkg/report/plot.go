@@ -897,7 +897,7 @@ func timesFigure(run *lab.Run, v *Verdicts, c *Cell, arms []int) (figure, bool) 
 			if p.reference > 0 {
 				ry := bottom - y.at(p.reference)*height
 				d.line("ref", left, ry, right, ry)
-				d.text("hint ta-e", right, ry-5, p.refName)
+				defer d.text("hint ta-e", right, ry-5, p.refName) // over the lines
 			}
 			for _, t := range tracks {
 				var xs, ys []float64
