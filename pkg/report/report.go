@@ -18,18 +18,32 @@ import (
 	"unicode/utf8"
 
 	"accel/pkg/lab"
+	"accel/pkg/text"
 )
 
+// loadError is a sentinel whose text is in the reader's language.
+type loadError int
+
 // Errors of Load, for errors.Is.
-var (
+const (
 	// ErrDamaged: the input is no document of a comparison, or not a whole one,
 	// or it contradicts itself.
-	ErrDamaged = errors.New("this is not a whole result of accel compare")
+	ErrDamaged loadError = iota
 	// ErrNewer: the document has a layout that this version does not know.
-	ErrNewer = errors.New("this result was written by a newer accel")
+	ErrNewer
 	// ErrTooLarge: the document is larger than any comparison would be.
-	ErrTooLarge = errors.New("this result is larger than accel reads")
+	ErrTooLarge
 )
+
+func (e loadError) Error() string {
+	switch e {
+	case ErrNewer:
+		return text.T("this result was written by a newer accel")
+	case ErrTooLarge:
+		return text.T("this result is larger than accel reads")
+	}
+	return text.T("this is not a whole result of accel compare")
+}
 
 // Saved is the JSON document of a comparison: the run, and what was judged of
 // it. Load reads the run back and judges anew.
@@ -99,31 +113,31 @@ const (
 func Load(r io.Reader) (*lab.Run, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("reading the result: %w", err)
+		return nil, text.Errorf("reading the result: %w", err)
 	}
 	if len(data) > maxBytes {
-		return nil, fmt.Errorf("%w: more than %d MiB", ErrTooLarge, maxBytes>>20)
+		return nil, text.Errorf("%w: more than %d MiB", ErrTooLarge, maxBytes>>20)
 	}
 	var head struct {
 		Schema *string `json:"schema"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("%w: %s", ErrDamaged, jsonReason(data, err))
+		return nil, text.Errorf("%w: %s", ErrDamaged, jsonReason(data, err))
 	}
 	if head.Schema == nil {
-		return nil, fmt.Errorf("%w: it names no schema", ErrDamaged)
+		return nil, text.Errorf("%w: it names no schema", ErrDamaged)
 	}
 	if *head.Schema != lab.Schema {
 		family, version, _ := strings.Cut(*head.Schema, "/")
 		ours, _, _ := strings.Cut(lab.Schema, "/")
 		if family == ours && newer(version) {
-			return nil, fmt.Errorf("%w: its schema is %.40q, this one reads %q", ErrNewer, *head.Schema, lab.Schema)
+			return nil, text.Errorf("%w: its schema is %.40q, this one reads %q", ErrNewer, *head.Schema, lab.Schema)
 		}
-		return nil, fmt.Errorf("%w: its schema is %.40q, not %q", ErrDamaged, *head.Schema, lab.Schema)
+		return nil, text.Errorf("%w: its schema is %.40q, not %q", ErrDamaged, *head.Schema, lab.Schema)
 	}
 	run := new(lab.Run)
 	if err := json.Unmarshal(data, run); err != nil {
-		return nil, fmt.Errorf("%w: %s", ErrDamaged, jsonReason(data, err))
+		return nil, text.Errorf("%w: %s", ErrDamaged, jsonReason(data, err))
 	}
 	if err := check(run); err != nil {
 		return nil, err
@@ -145,13 +159,13 @@ func jsonReason(data []byte, err error) string {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case len(strings.TrimSpace(string(data[:min(len(data), 1<<16)]))) == 0:
-		return "it is empty"
+		return text.T("it is empty")
 	case errors.As(err, &syntax) && syntax.Offset >= int64(len(data)):
-		return "it ends too early"
+		return text.T("it ends too early")
 	case errors.As(err, &syntax):
-		return fmt.Sprintf("no JSON at byte %d", syntax.Offset)
+		return text.T("no JSON at byte %d", syntax.Offset)
 	case errors.As(err, &kind):
-		return fmt.Sprintf("%.80q is a JSON %.20s", kind.Field, kind.Value)
+		return text.T("%.80q is a JSON %.20s", kind.Field, kind.Value)
 	}
 	return fmt.Sprintf("%.200s", strings.ToValidUTF8(err.Error(), "?"))
 }
@@ -162,57 +176,57 @@ func check(run *lab.Run) error {
 		what      string
 		have, max int
 	}{
-		{"arms", len(p.Arms), maxArms},
-		{"paths", len(p.Paths), maxPaths},
-		{"sizes", len(p.Sizes), maxSizes},
-		{"rounds", p.Rounds, maxRounds},
-		{"flows", p.Flows, maxFlows},
-		{"transfers", len(run.Transfers), maxTransfers},
-		{"combinations of arm, path and size", len(p.Arms) * len(p.Paths) * len(p.Sizes), 1 << 13},
+		{text.T("arms"), len(p.Arms), maxArms},
+		{text.T("paths"), len(p.Paths), maxPaths},
+		{text.T("sizes"), len(p.Sizes), maxSizes},
+		{text.T("rounds"), p.Rounds, maxRounds},
+		{text.T("flows"), p.Flows, maxFlows},
+		{text.T("transfers"), len(run.Transfers), maxTransfers},
+		{text.T("combinations of arm, path and size"), len(p.Arms) * len(p.Paths) * len(p.Sizes), 1 << 13},
 	} {
 		if n.have > n.max {
-			return fmt.Errorf("%w: %d %s, at most %d", ErrTooLarge, n.have, n.what, n.max)
+			return text.Errorf("%w: %d %s, at most %d", ErrTooLarge, n.have, n.what, n.max)
 		}
 		if n.have < 0 {
-			return fmt.Errorf("%w: %d %s", ErrDamaged, n.have, n.what)
+			return text.Errorf("%w: %d %s", ErrDamaged, n.have, n.what)
 		}
 	}
-	text := []string{run.Version, run.Command, p.Sweep, p.Against, run.Kernel, run.Distribution, run.Machine}
+	texts := []string{run.Version, run.Command, p.Sweep, p.Against, run.Kernel, run.Distribution, run.Machine}
 	for _, a := range p.Arms {
-		text = append(text, a.Name, a.Algorithm, a.Qdisc, a.Source)
+		texts = append(texts, a.Name, a.Algorithm, a.Qdisc, a.Source)
 		if len(a.Settings) > 1000 || len(a.NotCompared) > 1000 {
-			return fmt.Errorf("%w: the arm %.40q has more than 1000 settings", ErrTooLarge, a.Name)
+			return text.Errorf("%w: the arm %.40q has more than 1000 settings", ErrTooLarge, a.Name)
 		}
 		for _, s := range a.Settings {
-			text = append(text, string(s.Key), s.Value)
+			texts = append(texts, string(s.Key), s.Value)
 		}
-		text = append(text, a.NotCompared...)
+		texts = append(texts, a.NotCompared...)
 	}
 	for _, q := range p.Paths {
-		text = append(text, q.Name, q.Source)
+		texts = append(texts, q.Name, q.Source)
 		for _, f := range []float64{q.RateMbit, float64(q.RTT), float64(q.Jitter), q.LossPercent, q.LossBurst, q.ReorderPercent, q.QueueBDP, float64(q.QueuePackets)} {
 			if !(f >= 0 && f <= maxNumber) {
-				return fmt.Errorf("%w: a path with the number %g", ErrDamaged, f)
+				return text.Errorf("%w: a path with the number %g", ErrDamaged, f)
 			}
 		}
 	}
 	for _, s := range p.Sizes {
 		if s < 0 || s > maxNumber {
-			return fmt.Errorf("%w: a size of %d bytes", ErrDamaged, s)
+			return text.Errorf("%w: a size of %d bytes", ErrDamaged, s)
 		}
 	}
 	if p.Limit < 0 || p.Limit > 1000*time.Hour {
-		return fmt.Errorf("%w: a limit of %s", ErrDamaged, p.Limit)
+		return text.Errorf("%w: a limit of %s", ErrDamaged, p.Limit)
 	}
 	if !(run.TimerLate >= 0 && run.TimerLate <= maxNumber) {
-		return fmt.Errorf("%w: timers that are %g ms late", ErrDamaged, run.TimerLate)
+		return text.Errorf("%w: timers that are %g ms late", ErrDamaged, run.TimerLate)
 	}
 	samples := 0
 	for i := range run.Transfers {
 		t := &run.Transfers[i]
-		text = append(text, t.Algorithm, t.Error)
+		texts = append(texts, t.Algorithm, t.Error)
 		if t.Path < 0 || t.Path >= len(p.Paths) || t.Arm < 0 || t.Arm >= len(p.Arms) || t.Round < 0 || t.Round >= maxRounds || t.Flow < 0 || t.Flow >= maxFlows || t.Bytes < 0 {
-			return fmt.Errorf("%w: transfer %d is of no path, arm, round or flow of the plan", ErrDamaged, i)
+			return text.Errorf("%w: transfer %d is of no path, arm, round or flow of the plan", ErrDamaged, i)
 		}
 		all := numbers(t)
 		if t.Share != nil {
@@ -221,29 +235,29 @@ func check(run *lab.Run) error {
 		for j := range t.Samples {
 			all = append(all, sampleNumbers(&t.Samples[j])...)
 			if t.Samples[j].Cwnd < 0 || t.Samples[j].Cwnd > 1<<31 {
-				return fmt.Errorf("%w: transfer %d has a congestion window of %d", ErrDamaged, i, t.Samples[j].Cwnd)
+				return text.Errorf("%w: transfer %d has a congestion window of %d", ErrDamaged, i, t.Samples[j].Cwnd)
 			}
 		}
 		if samples += len(t.Samples); samples > maxSamples {
-			return fmt.Errorf("%w: more than %d samples", ErrTooLarge, maxSamples)
+			return text.Errorf("%w: more than %d samples", ErrTooLarge, maxSamples)
 		}
 		for _, f := range all {
 			if !(*f >= 0 && *f <= maxNumber) {
-				return fmt.Errorf("%w: transfer %d has the number %g", ErrDamaged, i, *f)
+				return text.Errorf("%w: transfer %d has the number %g", ErrDamaged, i, *f)
 			}
 		}
 	}
-	for _, s := range text {
+	for _, s := range texts {
 		if len(s) > maxString {
-			return fmt.Errorf("%w: a text of %d bytes", ErrTooLarge, len(s))
+			return text.Errorf("%w: a text of %d bytes", ErrTooLarge, len(s))
 		}
 		if !utf8.ValidString(s) {
-			return fmt.Errorf("%w: a text that is no UTF-8", ErrDamaged)
+			return text.Errorf("%w: a text that is no UTF-8", ErrDamaged)
 		}
 	}
 	for _, when := range []time.Time{run.Started, run.Ended} {
 		if y := when.Year(); y < 0 || y > 9999 {
-			return fmt.Errorf("%w: the year %d", ErrDamaged, y)
+			return text.Errorf("%w: the year %d", ErrDamaged, y)
 		}
 	}
 	return nil
