@@ -26,7 +26,7 @@ BUILD := go build -tags urfave_cli_no_docs -trimpath -buildvcs=false -ldflags "-
 # Packages whose tests are groups of their own below.
 OTHERS := '^accel/(packaging|test)(/|$$)'
 
-.PHONY: help run test test-long build deb deb-host bench clean
+.PHONY: help run test test-long build deb deb-host bench bench-path clean
 help:
 	@echo 'make run        build the package, install it here, accel enable bbr, accel status'
 	@echo 'make test       every test, the long ones in a short form'
@@ -34,6 +34,7 @@ help:
 	@echo 'make build      dist/linux_ARCH/accel for this machine'
 	@echo 'make deb        dist/accel_$(VERSION)_ARCH.deb for $(ARCHES)'
 	@echo 'make bench      speed and size on this machine, beside sysctl and tuned'
+	@echo 'make bench-path compare algorithms over emulated paths, for hours; results in docs/results'
 	@echo 'make clean      remove dist/'
 
 run:
@@ -120,6 +121,10 @@ bench:
 	packaging/deps.sh bench
 	$(MAKE) deb-host
 	go run ./test/bench -accel dist/linux_$(HOST_ARCH)/accel -deb dist/accel_$(VERSION)_$(HOST_ARCH).deb
+
+bench-path:
+	packaging/deps.sh test
+	go run ./test/lab/bench
 
 clean:
 	rm -rf dist

@@ -307,7 +307,9 @@ func (a *accel) compare(c *cli.Context) error {
 		}
 	}
 
-	a.announce(plan, state)
+	if state == nil || state.Done() < plan.TransferCount() {
+		a.announce(plan, state)
+	}
 	line := newProgress(a.errScreen)
 	line.start = time.Time{}
 	run, err := lab.Compare(c.Context, plan, lab.Options{
@@ -428,8 +430,12 @@ func canWrite(name string) error {
 	if err != nil {
 		return problem(err)
 	}
-	f.Close()
-	return os.Remove(f.Name())
+	// About as large as the page will be: the disk may be full.
+	_, err = f.Write(make([]byte, 256<<10))
+	if err = errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+		return problem(err)
+	}
+	return nil
 }
 
 // cannotResume says that a comparison goes on without a state file.

@@ -204,14 +204,18 @@ func TestGuestDelay(t *testing.T) {
 	r := bench(t, Path{RTT: 60 * time.Millisecond})
 	var port uint16
 	r.must(t, r.receiver, "echo", nil, &port)
-	var times []time.Duration
-	r.must(t, r.sender, "ping", r.serverAddress(receiverEnd, port).String(), &times)
-	slices.Sort(times)
-	t.Logf("asked for 60 ms; fastest %v, median %v, slowest %v", times[0], times[15], times[29])
 	// netem never sends early; a machine that is emulated on a busy one wakes up
 	// late, which the fastest of many shows least.
-	if times[0] < 60*time.Millisecond || times[0] > 64*time.Millisecond {
-		t.Errorf("%v", times)
+	fastest := time.Hour
+	for try := 0; try < 10 && fastest > 62*time.Millisecond; try++ {
+		var times []time.Duration
+		r.must(t, r.sender, "ping", r.serverAddress(receiverEnd, port).String(), &times)
+		slices.Sort(times)
+		t.Logf("asked for 60 ms; fastest %v, median %v, slowest %v", times[0], times[len(times)/2], times[len(times)-1])
+		fastest = min(fastest, times[0])
+	}
+	if fastest < 60*time.Millisecond || fastest > 64*time.Millisecond {
+		t.Errorf("%v", fastest)
 	}
 }
 

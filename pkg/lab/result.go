@@ -13,13 +13,17 @@ const Schema = "accel.compare/1"
 
 // Path is the network between sender and receiver. Every number holds for each
 // of the two directions, except that RTT is the sum of both.
+//
+// Jitter is by how much the delay of one direction varies either way, evenly. No
+// packet overtakes the one before it, so one that is held up holds up those
+// behind it, and traffic without gaps sees mostly the upper half.
 type Path struct {
 	Name   string `json:"name"`   // of a named path; "" for one put together from options
 	Source string `json:"source"` // where the numbers of a named path come from
 
 	RateMbit       float64       `json:"rate_mbit"`       // 10^6 bit/s of IP packets with their Ethernet headers; 0 = not limited
 	RTT            time.Duration `json:"rtt_ms"`          // without queueing; a number of milliseconds in JSON
-	Jitter         time.Duration `json:"jitter_ms"`       // the delay of one direction varies evenly by up to this much either way, without reordering; likewise
+	Jitter         time.Duration `json:"jitter_ms"`       // of one direction, see above; likewise
 	LossPercent    float64       `json:"loss_percent"`    // of the packets; those with data and those with acknowledgements alike
 	LossBurst      float64       `json:"loss_burst"`      // mean packets lost in a row; <= 1 = each by itself
 	ReorderPercent float64       `json:"reorder_percent"` // packets that overtake those before them
