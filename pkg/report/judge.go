@@ -278,7 +278,7 @@ func summarize(run *lab.Run, arm int, rounds map[int][]*lab.Transfer) Summary {
 		}
 		v.goodput = finite(flows[0].Goodput)
 		if len(flows) > 1 {
-			v.goodput = finite(bytes * 8 / v.seconds)
+			v.goodput = min(maxNumber, bytes*8/v.seconds)
 		}
 		s.values = append(s.values, v)
 		goodput = append(goodput, v.goodput)
