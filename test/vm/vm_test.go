@@ -8,11 +8,23 @@ import (
 	"time"
 )
 
+// onlyLong skips a test whose ground the tests in test/hosts stand on, and so
+// cover, unless the full counts were asked for.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if v := os.Getenv("ACCEL_LONG"); v == "" || v == "0" {
+		t.Skip("test/hosts shows the same; ACCEL_LONG=1 runs it")
+	}
+}
+
 // TestSmall boots every kernel of the matrix and has modules loaded the way
 // that tests of accel rely on: by modprobe, and by the kernel itself.
 func TestSmall(t *testing.T) {
 	for _, k := range Kernels() {
 		t.Run(k.String(), func(t *testing.T) {
+			if k != Kernel61 {
+				onlyLong(t)
+			}
 			t.Parallel()
 			m := Small(t, Guest{Kernel: k, Links: 1})
 			t.Logf("%s took %v to boot", m.Release, m.Booted)
@@ -40,6 +52,7 @@ func TestSmall(t *testing.T) {
 
 // TestSmallWithout takes a module away from a machine.
 func TestSmallWithout(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	m := Small(t, Guest{Kernel: Kernel61, Without: []string{"tcp_bbr"}})
 	if r := m.Run(t, "modprobe tcp_bbr"); r.Exit == 0 {
@@ -50,6 +63,7 @@ func TestSmallWithout(t *testing.T) {
 
 // TestQueues gives a machine a link with four queues.
 func TestQueues(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	m := Small(t, Guest{Kernel: Kernel612, Links: 2, Queues: 4, CPUs: 4})
 	m.MustRun(t, "ip link set eth0 up")
@@ -105,6 +119,7 @@ FAIL
 // TestWhole takes a whole machine through a power cut: what was synced is
 // there afterwards, what was not is lost.
 func TestWhole(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	m := Whole(t, Bookworm, Options{})
 	t.Logf("%s took %v to be there", m.Release, m.Booted)
