@@ -494,6 +494,9 @@ func pathWords(p lab.Path) string {
 	if p.LossPercent > 0 {
 		words = append(words, text.T("%s %% loss", strconv.FormatFloat(p.LossPercent, 'g', -1, 64)))
 	}
+	if p.Jitter > 0 {
+		words = append(words, text.T("%s jitter", roundTrip(p.Jitter.Microseconds())))
+	}
 	return strings.Join(words, ", ")
 }
 

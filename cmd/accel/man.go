@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"accel/pkg/lab"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -79,6 +80,7 @@ A command line that makes no sense is refused as a whole, with exit code 2.
 		}
 		b.WriteString(".El\n")
 	}
+	b.WriteString(manPaths())
 	b.WriteString(manRest())
 	return b.String()
 }
@@ -137,6 +139,41 @@ makes to itself carry it and no default route carries another one
 proves nothing: an algorithm that is built into the kernel is not in it, and one
 that is loaded may be unused.
 `
+
+// manPaths is the part about what compare emulates.
+func manPaths() string {
+	var b strings.Builder
+	b.WriteString(`.Sh HOW COMPARE MEASURES
+Sender, router and receiver are three private network namespaces; they end with
+.Ic accel compare ,
+however that ends.
+The router delays and loses packets in each direction
+.Pq Xr tc-netem 8 ,
+and behind that has the rate and the queue
+.Pq Xr tc-tbf 8 .
+Packets have 1500 bytes: offloads are off.
+The arms take turns, there and back again (A B B A), after a warm-up that is not
+counted; what TCP remembers is cleared between transfers.
+.Pp
+Both ends begin as a kernel as it comes, with the buffers of tcp_rmem and
+tcp_wmem that it has by default, whatever the host is tuned to.
+The settings of an arm go to the sender, as on a server.
+Keys that a network namespace does not have are listed as not compared.
+An arm that names no algorithm has cubic; bbr has the qdisc
+.Sy fq
+unless the file says otherwise.
+.Pp
+A transfer that takes more than 60 seconds is counted as not finished.
+The first arm is the one that the others are compared with.
+.Ss Paths
+.Bl -tag -width Ds
+`)
+	for _, p := range lab.Paths() {
+		fmt.Fprintf(&b, ".It Sy %s\n%s\n", p.Name, sentences(pathWords(p)+": "+p.Source+"."))
+	}
+	b.WriteString(".El\n")
+	return b.String()
+}
 
 const manEnvironment = `.Sh ENVIRONMENT
 .Bl -tag -width Ds

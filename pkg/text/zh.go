@@ -649,6 +649,7 @@ var zh = Catalogue{
 	"%d h":                                                       "%d 小时",
 	"%d of %d, %s left; warming up %s":                           "%d/%d，还剩 %s；正在预热 %s",
 	"%d of %d, %s left; %s of %s with %s":                        "%[1]d/%[2]d，还剩 %[3]s；%[6]s 在 %[5]s 上传输 %[4]s",
+	"%s jitter":                                                  "抖动 %s",
 	"%s %% loss":                                                 "丢包 %s %%",
 	"interrupted; nothing is left of the namespaces":             "已中断；没有留下任何命名空间",
 	"%d of %d transfers are kept. To go on: accel compare --resume %s":                                              "已保存 %d/%d 次传输。继续：accel compare --resume %s",
