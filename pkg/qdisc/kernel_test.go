@@ -794,7 +794,7 @@ func TestRebuildUnderTraffic(t *testing.T) {
 				t.Fatalf("unexpected tree: %+v", before)
 			}
 			// Everybody sends until the rebuilds are over.
-			const connections, rebuilds = 4, 20
+			const connections, rebuilds = 4, 8
 			over := make(chan struct{})
 			var wg sync.WaitGroup
 			var sent, received [connections][sha256.Size]byte
@@ -833,7 +833,7 @@ func TestRebuildUnderTraffic(t *testing.T) {
 				})
 			}
 			for range rebuilds {
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(30 * time.Millisecond)
 				if err := Rebuild("tun0"); err != nil {
 					t.Fatal(err)
 				}
@@ -896,7 +896,7 @@ func TestWatch(t *testing.T) {
 		select {
 		case e := <-events:
 			t.Errorf("unexpected event %+v", e)
-		case <-time.After(3 * watchPause):
+		case <-time.After(2 * watchPause):
 		}
 	}
 	quiet() // what is there already is no news

@@ -440,6 +440,6 @@ func TestWatchIgnoresRebuilds(t *testing.T) {
 	select {
 	case e := <-events:
 		t.Errorf("unexpected event %+v", e)
-	case <-time.After(3 * watchPause):
+	case <-time.After(2 * watchPause):
 	}
 }
