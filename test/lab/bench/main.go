@@ -28,7 +28,7 @@ import (
 // comparisons are the questions that the results answer.
 var comparisons = []struct{ name, command string }{
 	// What README shows.
-	{"readme", "compare cubic bbr --path home --size 640K"},
+	{"readme", "compare cubic bbr --path home --size 2M"},
 	// The test that forums copy: 640 MB over loopback with loss.
 	{"forum", "compare cubic bbr --path loopback,loopback-1,loopback-10 --size 640M"},
 	// Figure 8 of the BBR paper.
