@@ -350,7 +350,7 @@ func (s *session) rebuild(link, kind string) (err error) {
 		return err
 	}
 	s.trees = trees
-	if t := findTree(trees, link); t == nil || t.DefaultKind() != kind {
+	if t := findTree(trees, link); t == nil || t.Kind() != kind {
 		return fmt.Errorf("qdisc of %s: asked for %s, the kernel made something else", link, kind)
 	}
 	return nil

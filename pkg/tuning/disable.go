@@ -99,7 +99,33 @@ func disable(ctx context.Context, h *Host, dryRun bool) (*Result, error) {
 		res.Steps = append(res.Steps, u.step)
 	}
 	s.undoAllowed(res)
+	s.noteUnpaced(res)
 	return res, s.endDisable(res, filesErr)
+}
+
+// noteUnpaced speaks of connections that fq paced. Measured on 5.10, 6.1, 6.12
+// and 7.3: once fq is gone under it, such a BBR connection sends its bursts
+// whole until it closes, and may misjudge the path.
+func (s *session) noteUnpaced(res *Result) {
+	gone := slices.ContainsFunc(res.Steps, func(st Step) bool {
+		return st.Changed && strings.HasPrefix(st.Setting, string(KindQdisc)+" ") && *st.Current == "fq"
+	})
+	if !gone {
+		return
+	}
+	connections, err := s.h.Sockets.Connections()
+	if err != nil {
+		return
+	}
+	n := 0
+	for name, count := range connections {
+		if isBBR(name) {
+			n += count
+		}
+	}
+	if n > 0 {
+		res.Notes = append(res.Notes, text.T("%d established BBR connections were paced by fq and may send in bursts until they close; restarting long-lived services ends that", n))
+	}
 }
 
 func removeStep(name string) Step {

@@ -33,9 +33,11 @@ type fakeHost struct {
 	dirs     map[string]bool
 	unsynced map[string]*string // what a power cut may bring back
 	service  fakeService
-	override string // what sockets get instead of the sysctl
-	virt     kernel.Virtualization
-	boot     map[sysctl.Key]string // what the distribution sets at boot
+	// connections are the established ones, by algorithm.
+	connections map[string]int
+	override    string // what sockets get instead of the sysctl
+	virt        kernel.Virtualization
+	boot        map[sysctl.Key]string // what the distribution sets at boot
 
 	refuse  map[string]error // "key=value": the kernel's answer
 	ops     []string
@@ -50,6 +52,7 @@ type fakeLink struct {
 	kind       string // of the kernel-made tree
 	queues     int
 	configured string // root kind that somebody configured
+	grown      bool   // it got more queues after its tree was built
 	leftover   bool
 	veth       bool
 }
@@ -311,7 +314,11 @@ func (q fakeQdiscs) Trees() ([]qdisc.Tree, error) {
 		case l.queues > 1:
 			t.Root = qdisc.Qdisc{Kind: "mq", Handle: "0:", Parent: "root"}
 			for i := range l.queues {
-				t.Leaves = append(t.Leaves, qdisc.Qdisc{Kind: l.kind, Handle: "0:", Parent: fmt.Sprintf(":%x", i+1)})
+				leaf := qdisc.Qdisc{Kind: l.kind, Handle: "0:", Parent: fmt.Sprintf(":%x", i+1)}
+				if l.grown && i >= l.queues/2 {
+					leaf.Kind = "pfifo_fast"
+				}
+				t.Leaves = append(t.Leaves, leaf)
 			}
 		default:
 			t.Root = one
@@ -336,7 +343,7 @@ func (q fakeQdiscs) Rebuild(link string) error {
 	if err := q.f.step("delete the placeholder of %s", link); err != nil {
 		return err
 	}
-	l.leftover, l.kind = false, q.f.values[sysctl.DefaultQdisc]
+	l.leftover, l.grown, l.kind = false, false, q.f.values[sysctl.DefaultQdisc]
 	return nil
 }
 
@@ -353,7 +360,7 @@ func (s fakeSockets) SelfConnect(context.Context) (socket.Evidence, error) {
 	}
 	return socket.Evidence{Family: "inet", Client: alg, Server: alg, BBRVersion: 1}, nil
 }
-func (s fakeSockets) Connections() (map[string]int, error) { return map[string]int{}, nil }
+func (s fakeSockets) Connections() (map[string]int, error) { return s.f.connections, nil }
 func (s fakeSockets) BBRVersionOf(string) (int, error)     { return 1, nil }
 
 type fakeModules struct{ f *fakeHost }

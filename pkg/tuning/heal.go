@@ -142,13 +142,10 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 			if treesErr != nil || t == nil {
 				continue // not known, or the link is not there
 			}
-			if !t.Leftover() && (!t.KernelMade() || t.DefaultKind() == r.Wanted) {
+			if !t.Leftover() && (!t.KernelMade() || t.Kind() == r.Wanted) {
 				continue // as wanted, or configured by somebody by now
 			}
-			d.Live = t.Root.Kind
-			if k := t.DefaultKind(); k != "" {
-				d.Live = k
-			}
+			d.Live = t.Kind()
 		}
 		out = append(out, d)
 	}

@@ -86,9 +86,6 @@ func linkStatus(name string, trees []qdisc.Tree, reason string) StatusLink {
 		root := t.Root
 		s.Root = &root
 		s.Kind = t.Kind()
-		if k := t.DefaultKind(); k != "" {
-			s.Kind = k
-		}
 		s.placeholder = t.Leftover()
 		s.Leaves = append(s.Leaves, t.Leaves...)
 		s.ConfiguredBySomeone = !t.KernelMade() && !t.Leftover() && root.Kind != "noop" && root.Kind != "noqueue"

@@ -42,7 +42,7 @@ func (s *session) compare(w Setting, first bool) Step {
 		return st
 	}
 	st.Current = &cur
-	if sysctl.Equal(cur, w.Want) {
+	if sysctl.Equal(cur, w.Want) && !s.mixed(w) {
 		st.Action = Keep
 	}
 	original := cur
@@ -182,8 +182,6 @@ func (s *session) current(w Setting) (string, error) {
 		if t.Leftover() {
 			return t.Root.Kind, nil
 		}
-		// Not Kind: queues that a driver does not use have pfifo_fast leaves,
-		// whatever the default qdisc.
 		return t.DefaultKind(), nil
 	default:
 		for _, a := range slices.Concat(s.facts.Algorithms, s.facts.Qdiscs) {
@@ -193,6 +191,13 @@ func (s *session) current(w Setting) (string, error) {
 		}
 		return text.T("not loaded"), nil
 	}
+}
+
+// mixed: the link got more queues since its tree was built. The kernel gave the
+// new ones pfifo_fast, whatever the default qdisc.
+func (s *session) mixed(w Setting) bool {
+	t := findTree(s.trees, w.Name)
+	return w.Kind == KindQdisc && t != nil && t.KernelMade() && t.Kind() != t.DefaultKind()
 }
 
 // unreadable fails where a required setting cannot even be read.

@@ -266,6 +266,7 @@ func TestDriftAndHeal(t *testing.T) {
 		"default qdisc": {func(f *fakeHost) { f.values[sysctl.DefaultQdisc] = "cake" }, "net.core.default_qdisc"},
 		"link":          {func(f *fakeHost) { f.links["eth0"].kind = "fq_codel" }, "qdisc eth0"},
 		"leftover":      {func(f *fakeHost) { f.links["eth0"].leftover = true }, "qdisc eth0"},
+		"more queues":   {func(f *fakeHost) { f.links["eth1"].grown = true }, "qdisc eth1"},
 		"new link":      {func(f *fakeHost) { f.links["eth7"] = &fakeLink{index: 9, kind: "fq_codel", queues: 2} }, "qdisc eth7"},
 		"file gone":     {func(f *fakeHost) { delete(f.files, SysctlFile) }, "file " + SysctlFile},
 		"file edited":   {func(f *fakeHost) { f.files[ModulesFile] += "tcp_illinois\n" }, "file " + ModulesFile},
@@ -379,6 +380,34 @@ func TestDisableLeavesForeignChanges(t *testing.T) {
 	}
 	if f.values[sysctl.CongestionControl] != "reno" || f.links["eth0"].configured != "htb" || f.values[sysctl.DefaultQdisc] != "fq_codel" || f.links["eth1"].kind != "pfifo_fast" {
 		t.Errorf("%v %+v %+v", f.values, f.links["eth0"], f.links["eth1"])
+	}
+}
+
+// Connections that fq paced go on without pacing: who disables is told.
+func TestDisableNamesUnpacedConnections(t *testing.T) {
+	f := newFakeHost()
+	mustEnable(t, f, Request{})
+	f.connections = map[string]int{"bbr": 3, "cubic": 2}
+	res, err := Disable(t.Context(), f.host(), false)
+	if err != nil || !strings.Contains(strings.Join(res.Notes, "\n"), "3 established BBR connections") {
+		t.Errorf("%v, notes %q", err, res.Notes)
+	}
+	f = newFakeHost()
+	f.links = nil
+	mustEnable(t, f, Request{})
+	f.connections = map[string]int{"bbr": 3}
+	if res, err = Disable(t.Context(), f.host(), false); err != nil || len(res.Notes) != 0 {
+		t.Errorf("no fq went away: %v, notes %q", err, res.Notes)
+	}
+}
+
+// A tree with leaves of two kinds is put back to the kind it was built from.
+func TestDisableMixed(t *testing.T) {
+	f := newFakeHost()
+	mustEnable(t, f, Request{})
+	f.links["eth1"].grown = true
+	if res, err := Disable(t.Context(), f.host(), false); err != nil || len(res.Left) != 0 || f.links["eth1"].kind != "pfifo_fast" {
+		t.Errorf("%v %+v, eth1 %+v", err, res, f.links["eth1"])
 	}
 }
 
