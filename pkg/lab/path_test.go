@@ -263,32 +263,37 @@ func TestGuestLoss(t *testing.T) {
 
 func TestGuestRate(t *testing.T) {
 	needGuest(t)
-	const count, rate, window = 600, 6.0, 60
+	const count, rate, window = 300, 2.0, 60
 	r := bench(t, Path{RateMbit: rate, RTT: 10 * time.Millisecond, QueuePackets: 2 * count})
-	got, _ := r.blast(t, blastArgs{Count: count, Size: frame})
-	if len(got) != count {
-		t.Fatalf("%d of %d packets", len(got), count)
-	}
-	if !slices.IsSortedFunc(got, func(a, b packet) int { return a.Number - b.Number }) {
-		t.Error("out of order")
-	}
 	speed := func(from, to packet, n int) float64 { return float64(n) * frame * 8 / float64(to.At-from.At) * 1e3 }
-	mean := speed(got[0], got[count-1], count-1)
-	var windows []float64
-	for i := 0; i+window < count; i++ {
-		windows = append(windows, speed(got[i], got[i+window], window))
-	}
-	slices.Sort(windows)
-	fastest, median := windows[len(windows)-1], windows[len(windows)/2]
-	t.Logf("asked for %v Mbit/s; mean %.3f, over %d packets median %.3f, fastest %.3f; timers are %v late", rate, mean, window, median, fastest, r.late)
-	// Never more than the rate and the allowance, even after it was held up. A
-	// machine that is emulated on a busy one stands still at times, so that only
-	// a part of the time can show that it is no less.
+	// A machine that is emulated on a busy one stands still at times, and what a
+	// tbf could have sent then is lost but for its allowance. So only a part of
+	// the time can show that the rate is no less, and that it is never more.
 	allowance := float64(tbfBurst(rate*1e6/8, r.late))/frame + 1
-	if most := rate * (1 + allowance/window); fastest > most || mean > rate*(1+allowance/count)*1.005 {
-		t.Errorf("more than %.3f Mbit/s", most)
+	most := rate * (1 + allowance/window)
+	reached := false
+	for try := 0; try < 4 && !reached; try++ {
+		got, _ := r.blast(t, blastArgs{Count: count, Size: frame})
+		if len(got) != count {
+			t.Fatalf("%d of %d packets", len(got), count)
+		}
+		if !slices.IsSortedFunc(got, func(a, b packet) int { return a.Number - b.Number }) {
+			t.Error("out of order")
+		}
+		mean := speed(got[0], got[count-1], count-1)
+		var windows []float64
+		for i := 0; i+window < count; i++ {
+			windows = append(windows, speed(got[i], got[i+window], window))
+		}
+		slices.Sort(windows)
+		fastest, median := windows[len(windows)-1], windows[len(windows)/2]
+		t.Logf("asked for %v Mbit/s; mean %.3f, over %d packets median %.3f, fastest %.3f; timers are %v late", rate, mean, window, median, fastest, r.late)
+		if fastest > most || mean > rate*(1+allowance/count)*1.005 {
+			t.Errorf("more than %.3f Mbit/s", most)
+		}
+		reached = median > rate*0.98 || try > 0 && fastest > rate*0.98
 	}
-	if fastest < rate*0.98 {
+	if !reached {
 		t.Errorf("never %v Mbit/s", rate)
 	}
 }
@@ -361,7 +366,7 @@ func TestGuestCompare(t *testing.T) {
 	needGuest(t)
 	plan := Plan{
 		Arms:  arms(t, "bbr", "cubic"),
-		Paths: []Path{{RateMbit: 20, RTT: 40 * time.Millisecond, LossPercent: 2, QueueBDP: 1}},
+		Paths: []Path{{RateMbit: 20, RTT: 40 * time.Millisecond, LossPercent: 3, QueueBDP: 1}},
 		Sizes: []int64{512 << 10}, Rounds: 1, Seed: 1, Against: "cubic",
 	}
 	plan.Arms[1].InitialCwnd = 30
@@ -387,7 +392,7 @@ func TestGuestLoopback(t *testing.T) {
 	needGuest(t)
 	plan := Plan{
 		Arms:  arms(t, "bbr", "cubic"),
-		Paths: []Path{{Loopback: true, LossPercent: 1}}, Sizes: []int64{8 << 20}, Rounds: 1,
+		Paths: []Path{{Loopback: true, LossPercent: 5}}, Sizes: []int64{16 << 20}, Rounds: 1,
 	}
 	run, err := Compare(t.Context(), plan, Options{Load: kernel.LoadModule})
 	if err != nil {
