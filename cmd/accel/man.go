@@ -25,7 +25,7 @@ func manPage(app *cli.App) string {
 	if epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		date = time.Unix(epoch, 0).UTC()
 	}
-	fmt.Fprintf(&b, ".Dd %s\n.Dt ACCEL 8\n.Os\n", date.Format("January 2, 2006"))
+	fmt.Fprintf(&b, ".Dd %s\n.Dt ACCEL 8\n.Os accel\n", date.Format("January 2, 2006"))
 	fmt.Fprintf(&b, ".Sh NAME\n.Nm accel\n.Nd %s\n", roff(app.Usage))
 	b.WriteString(".Sh SYNOPSIS\n")
 	for _, c := range app.VisibleCommands() {

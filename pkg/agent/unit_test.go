@@ -54,6 +54,8 @@ var breaks = map[string]string{
 	"User":                  "is not root",
 	"RootDirectory":         "has no modules",
 	"RootImage":             "has no modules",
+	"ReadOnlyPaths":         "may cover /proc/sys or the state",
+	"InaccessiblePaths":     "may cover /proc/sys or the state",
 	"ExecStop":              "stopping undoes nothing",
 	"ExecStopPost":          "stopping undoes nothing",
 }
@@ -146,7 +148,7 @@ func TestShippedUnitOrder(t *testing.T) {
 
 // TestLintCases: units from the field that must be refused.
 func TestLintCases(t *testing.T) {
-	dir := "testdata/25-protect-kernel-tunables"
+	dir := "../../test/cases/25-protect-kernel-tunables"
 	var expect struct {
 		Expect struct {
 			LintRejects []string `json:"lint_rejects"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ import (
 )
 
 var (
-	walks    = flag.Int("walks", 2000, "random walks to take")
+	walks    = flag.Int("walks", 2000, "random walks to take; ten times as many with ACCEL_LONG")
 	walkSeed = flag.Uint64("walkseed", 0, "seed of the one random walk to take; 0: all of them")
 )
 
@@ -28,7 +29,11 @@ func TestRandomWalks(t *testing.T) {
 		walk(t, *walkSeed)
 		return
 	}
-	for seed := range uint64(*walks) {
+	n := uint64(*walks)
+	if os.Getenv("ACCEL_LONG") != "" {
+		n *= 10
+	}
+	for seed := range n {
 		walk(t, seed+1)
 		if t.Failed() {
 			t.Fatalf("run again: go test ./pkg/tuning -run TestRandomWalks -walkseed %d -v", seed+1)

@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	configs = flag.Int("configs", 2000, "how many worlds of sysctl files to generate")
+	configs = flag.Int("configs", count(), "how many worlds of sysctl files to generate")
 	seed    = flag.Uint64("seed", 0, "the generator's seed; 0 chooses one")
 	only    = flag.Int("only", -1, "run only the config of this number")
 )
@@ -66,6 +66,14 @@ func need(t *testing.T, format string, args ...any) {
 }
 
 // TestDifferential compares accel's answers with what the real tools do.
+// count is enough for a change, and ten times that for make test-long.
+func count() int {
+	if os.Getenv("ACCEL_LONG") != "" {
+		return 20000
+	}
+	return 2000
+}
+
 func TestDifferential(t *testing.T) {
 	if os.Getuid() != 0 {
 		need(t, "needs root, to run the tools in namespaces of their own")
