@@ -451,7 +451,10 @@ func (a *accel) announce(plan lab.Plan, state *lab.State) {
 	for _, arm := range plan.Arms {
 		names = append(names, arm.Name)
 	}
-	sentence := text.T("comparing %s: %d transfers, %d paths, about %s", strings.Join(names, ", "), plan.TransferCount(), len(plan.Paths), roughly(plan.Estimate()))
+	sentence := text.T("comparing %s: %d transfers, about %s", strings.Join(names, ", "), plan.TransferCount(), roughly(plan.Estimate()))
+	if len(plan.Paths) > 1 {
+		sentence = text.T("comparing %s over %d paths: %d transfers, about %s", strings.Join(names, ", "), len(plan.Paths), plan.TransferCount(), roughly(plan.Estimate()))
+	}
 	if state != nil && state.Done() > 0 {
 		sentence += text.T("; %d of them are there already", state.Done())
 	}
