@@ -18,6 +18,13 @@ var validName = regexp.MustCompile(`^[a-z0-9_]{1,15}$`)
 // Classful ones need classes, and netem and ingress are for other ends.
 var defaultQdiscs = []string{"fq", "fq_codel", "fq_pie", "cake", "pfifo_fast", "sfq", "codel", "pie"}
 
+// known are names that nobody mistypes for another: Linux's own algorithms
+// and those of kernels and modules that people build themselves.
+var known = []string{
+	"bbr", "bbr1", "bbr2", "bbr3", "bbrplus", "bic", "brutal", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
+	"irtt", "lp", "nanqinlang", "nv", "reno", "scalable", "tsunami", "vegas", "veno", "westwood", "yeah",
+}
+
 func isBBR(algorithm string) bool { return strings.HasPrefix(algorithm, "bbr") }
 
 // wish checks a request without looking at the host. Errors are *Problem with
@@ -70,7 +77,7 @@ func possible(f *kernel.Facts, algorithm string) error {
 	}
 	names := obtainable(f)
 	sentence := text.T("kernel %s has no algorithm %s; it has: %s", f.Release.Raw, algorithm, join(names))
-	if near := text.Nearest(algorithm, names); near != "" {
+	if near := text.Nearest(algorithm, names); near != "" && !slices.Contains(known, algorithm) {
 		return problem(ExitImpossible, nil, sentence, text.T("Did you mean: accel enable %s", near))
 	}
 	if foreignKernel(f) {

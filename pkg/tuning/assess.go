@@ -420,7 +420,10 @@ func (a *assessment) notes() {
 		}
 	}
 	if enabled {
-		if n := a.otherConnections(); n > 0 {
+		switch n := a.otherConnections(); {
+		case n == 1:
+			a.note(text.T("one established connection keeps another algorithm until it closes"))
+		case n > 1:
 			a.note(text.T("%d established connections keep another algorithm until they close", n))
 		}
 	}

@@ -123,7 +123,10 @@ func (s *session) noteUnpaced(res *Result) {
 			n += count
 		}
 	}
-	if n > 0 {
+	if n == 1 {
+		res.Notes = append(res.Notes, text.T("one established BBR connection was paced by fq and may send in bursts until it closes; restarting a long-lived service ends that"))
+	}
+	if n > 1 {
 		res.Notes = append(res.Notes, text.T("%d established BBR connections were paced by fq and may send in bursts until they close; restarting long-lived services ends that", n))
 	}
 }

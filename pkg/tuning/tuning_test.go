@@ -138,6 +138,7 @@ func TestRefusals(t *testing.T) {
 		{"near miss", Request{Algorithm: "brr"}, nil, ExitImpossible, []string{"accel enable bbr"}},
 		{"unknown", Request{Algorithm: "nosuch"}, nil, ExitImpossible, []string{"bbr cubic htcp reno"}},
 		{"no bbr", Request{}, func(f *fakeHost) { delete(f.modules, "bbr") }, ExitImpossible, []string{"cubic htcp reno", "apt install linux-image-amd64"}},
+		{"no bbr, but a name like it", Request{}, func(f *fakeHost) { delete(f.modules, "bbr"); f.modules["bic"] = kernel.Loadable }, ExitImpossible, []string{"apt install linux-image-amd64"}},
 		{"no key", Request{}, func(f *fakeHost) { delete(f.values, sysctl.CongestionControl) }, ExitImpossible, []string{"does not exist here"}},
 		{"openvz", Request{}, func(f *fakeHost) {
 			delete(f.values, sysctl.CongestionControl)

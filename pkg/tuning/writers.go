@@ -115,7 +115,10 @@ func fileNotes(c *sysctl.Config) []string {
 // were made before the switch.
 func otherWorlds(f *kernel.Facts, enabled bool) []string {
 	var out []string
-	if enabled && f.OtherNetns > 0 {
+	if enabled && f.OtherNetns == 1 {
+		out = append(out, text.T("another network namespace (container) exists; if it was made before the change, it keeps its old algorithm until it is made anew"))
+	}
+	if enabled && f.OtherNetns > 1 {
 		out = append(out, text.T("%d other network namespaces (containers) exist; those made before the change keep their old algorithm until they are made anew", f.OtherNetns))
 	}
 	for _, c := range f.Containers {

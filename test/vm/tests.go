@@ -2,6 +2,7 @@ package vm
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -10,8 +11,9 @@ import (
 
 // RunTests compiles the tests of a package, given as for "go test" from the
 // module's directory ("./pkg/qdisc"), runs those whose names match run inside
-// a small machine, as root, and reports each as a subtest of t. Files named
-// testdata beside the package are not there.
+// a small machine, as root, and reports each as a subtest of t. They are told
+// to be short unless ACCEL_LONG is set. Files named testdata beside the package
+// are not there.
 func RunTests(t *testing.T, g Guest, pkg, run string) {
 	t.Helper()
 	Need(t)
@@ -25,7 +27,11 @@ func RunTests(t *testing.T, g Guest, pkg, run string) {
 	}
 	g.Files = files
 	m := Small(t, g)
-	r := m.Run(t, fmt.Sprintf("cd /tmp && ACCEL_GUEST=1 /test -test.v -test.timeout %v -test.run %s 2>&1", commandLimit, Quote(run)))
+	short := ""
+	if long := os.Getenv("ACCEL_LONG"); long == "" || long == "0" {
+		short = "-test.short"
+	}
+	r := m.Run(t, fmt.Sprintf("cd /tmp && ACCEL_GUEST=1 /test -test.v %s -test.timeout %v -test.run %s 2>&1", short, commandLimit, Quote(run)))
 	results := parseTests(r.Stdout)
 	for _, result := range results {
 		t.Run(result.name, func(t *testing.T) {
