@@ -66,8 +66,21 @@ func StartSmall(ctx context.Context, g Guest) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return startSmall(ctx, g, accel)
+	for attempt := 1; ; attempt++ {
+		m, err := startSmall(ctx, g, accel)
+		if attempt == bootAttempts || !errors.Is(err, errPanic) {
+			return m, err
+		}
+	}
 }
+
+// bootAttempts is how often a small machine is started whose kernel panics
+// before anything of ours runs: software emulation with several threads breaks
+// one boot in some hundreds, where a kernel patches its own code.
+const bootAttempts = 3
+
+// errPanic: the kernel panicked while it booted.
+var errPanic = errors.New("the kernel panicked")
 
 func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err error) {
 	m := &Machine{Name: "small " + g.Kernel.String()}
@@ -131,6 +144,9 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	defer cancel()
 	ready, err := s.next(ctx)
 	if err != nil {
+		if strings.Contains(m.Console(), "Kernel panic") {
+			err = fmt.Errorf("%w: %w", errPanic, err)
+		}
 		return nil, m.trouble(fmt.Errorf("%s: booting: %w", m.Name, err))
 	}
 	m.Release = string(ready.data)
