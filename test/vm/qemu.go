@@ -97,7 +97,8 @@ func (c *console) String() string {
 }
 
 // arguments returns the start of a command line of qemu for the architecture,
-// up to and without disks and links.
+// up to and without disks and links. accel is "kvm", "tcg" for one thread for
+// each CPU, or an accelerator in qemu's own words.
 func arguments(arch string, accel string, cpus, memoryMB int) ([]string, error) {
 	var args []string
 	var cpu string
@@ -109,10 +110,13 @@ func arguments(arch string, accel string, cpus, memoryMB int) ([]string, error) 
 	default:
 		return nil, fmt.Errorf("no machine for the architecture %s", arch)
 	}
-	if accel == "kvm" {
+	switch accel {
+	case "kvm":
 		args = append(args, "-accel", "kvm", "-cpu", "host")
-	} else {
+	case "tcg":
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cpu)
+	default:
+		args = append(args, "-accel", accel, "-cpu", cpu)
 	}
 	return append(args, "-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMB),
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
