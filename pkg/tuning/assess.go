@@ -94,7 +94,7 @@ func (a *assessment) algorithm() {
 		}
 	}
 	alg := f.Algorithm(s.Name)
-	s.Origin, s.Facts, s.Lines = alg.Origin, f.Algorithms, f.Modules
+	s.Origin = alg.Origin
 	for _, m := range f.Modules {
 		if isOurModule(m.Name, alg) {
 			s.Modules = append(s.Modules, m.Raw)

@@ -184,17 +184,15 @@ type StatusVirtualization struct {
 // StatusAlgorithm is the algorithm part of Status. Origin and BBRVersion speak
 // of the enabled algorithm, or of bbr where nothing is enabled.
 type StatusAlgorithm struct {
-	Name       string              `json:"name"`    // the one Origin speaks of
-	Default    *string             `json:"default"` // the sysctl; null: no such key
-	Socket     *string             `json:"socket"`  // both ends of an established connection; null: not tried
-	Available  []string            `json:"available"`
-	Loadable   []string            `json:"loadable"`
-	Origin     kernel.Origin       `json:"origin"`
-	BBRVersion *int                `json:"bbr_version"`
-	Modules    []string            `json:"modules"` // the lsmod lines
-	Evidence   *socket.Evidence    `json:"-"`
-	Facts      []kernel.Algorithm  `json:"-"`
-	Lines      []kernel.ModuleLine `json:"-"`
+	Name       string           `json:"name"`    // the one Origin speaks of
+	Default    *string          `json:"default"` // the sysctl; null: no such key
+	Socket     *string          `json:"socket"`  // both ends of an established connection; null: not tried
+	Available  []string         `json:"available"`
+	Loadable   []string         `json:"loadable"`
+	Origin     kernel.Origin    `json:"origin"`
+	BBRVersion *int             `json:"bbr_version"`
+	Modules    []string         `json:"modules"` // the lsmod lines
+	Evidence   *socket.Evidence `json:"-"`
 }
 
 // StatusQdisc is the qdisc part of Status.
