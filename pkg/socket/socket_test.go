@@ -96,6 +96,7 @@ func TestParseInfo(t *testing.T) {
 func diagMessage(family, state byte, attrs ...[]byte) []byte {
 	b := make([]byte, sizeofDiagMessage)
 	b[0], b[1] = family, state
+	binary.NativeEndian.PutUint32(b[inodeAt:], 4711)
 	for _, a := range attrs {
 		b = append(b, a...)
 	}
@@ -133,8 +134,12 @@ func TestParseDiag(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := parseDiag(tc.msg, unix.AF_INET)
-			if got != tc.want || ok != (tc.want != "") {
-				t.Errorf("got %q, %v; want %q", got, ok, tc.want)
+			want := Connection{Algorithm: tc.want}
+			if tc.want != "" {
+				want.Inode = 4711
+			}
+			if got != want || ok != (tc.want != "") {
+				t.Errorf("got %+v, %v; want %+v", got, ok, want)
 			}
 		})
 	}
@@ -186,8 +191,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(diagMessage(unix.AF_INET, 1, attribute(8, "\x00"), attribute(diagCong, "bbr\x00")))
 	f.Add(distinctInfo())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if name, ok := parseDiag(b, unix.AF_INET); ok != (name != "") || strings.ContainsRune(name, 0) {
-			t.Errorf("parseDiag: %q, %v", name, ok)
+		if c, ok := parseDiag(b, unix.AF_INET); ok != (c.Algorithm != "") || strings.ContainsRune(c.Algorithm, 0) {
+			t.Errorf("parseDiag: %+v, %v", c, ok)
 		}
 		i := parseInfo(b)
 		if i.Knows(FieldRecvWindow) != (len(b) >= 236) || i.RTT < 0 || i.MinRTT < 0 || i.RTO < 0 {

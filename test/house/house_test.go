@@ -158,7 +158,7 @@ func TestNoRegistryHosts(t *testing.T) {
 			return err
 		case d.IsDir() && (d.Name() == ".git" || d.Name() == "dist" || d.Name() == ".cache"):
 			return filepath.SkipDir
-		case !d.Type().IsRegular() || d.Name() == "go.sum" || strings.HasSuffix(name, "house_test.go"):
+		case !d.Type().IsRegular() || d.Name() == ".git" || d.Name() == "go.sum" || strings.HasSuffix(name, "house_test.go"):
 			return nil
 		}
 		data, err := os.ReadFile(name)
