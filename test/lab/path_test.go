@@ -18,7 +18,7 @@ func TestPath(t *testing.T) {
 	}
 	for _, k := range kernels {
 		t.Run(k.String(), func(t *testing.T) {
-			vm.RunTests(t, vm.Guest{Kernel: k}, "./pkg/lab", "^TestGuest")
+			vm.RunTests(t, vm.Guest{Kernel: k, OwnTime: true}, "./pkg/lab", "^TestGuest")
 		})
 	}
 }
