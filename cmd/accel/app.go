@@ -83,9 +83,11 @@ func (a *accel) commands() *cli.App {
 			{
 				Name:        "probe",
 				Usage:       text.T("download over a real socket and show the kernel's account of it"),
-				Description: text.T("Downloads from a server inside accel over loopback and shows the kernel's account of the sending socket. It proves that the machinery works, not that anything got faster: over loopback no algorithm can gain."),
+				Description: text.T("Downloads from a server inside accel over loopback and shows the kernel's account of the sending socket. It proves that the machinery works, not that anything got faster: over loopback no algorithm can gain. With --to it downloads from elsewhere and shows what the receiving end can know. What root measures is kept, with the algorithm and the profile that the host had at the time, for --history."),
 				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "size", Value: "256M", Usage: text.T("how much to download, `SIZE` in bytes or with K, M or G (default 256M)")},
+					&cli.StringFlag{Name: "to", Usage: text.T("download from the http or https `URL` to this host instead, and show the receiving end")},
+					&cli.BoolFlag{Name: "history", Usage: text.T("show the earlier probes of this host")},
+					&cli.StringFlag{Name: "size", Value: "256M", Usage: text.T("how much to download at most, `SIZE` in bytes or with K, M or G (default 256M)")},
 					&cli.StringFlag{Name: "algorithm", Usage: text.T("send with the algorithm `NAME` instead of the host's")},
 					&cli.StringFlag{Name: "timeout", Value: "60s", Usage: text.T("stop after `TIME`, such as 30s or 2m, and show what was measured until then (default 60s)")},
 					asJSON(),

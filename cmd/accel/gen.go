@@ -46,6 +46,7 @@ var fixedWords = map[string]string{
 	"rate":    "10M 20M 100M 1G",
 	"rtt":     "20ms 50ms 100ms 150ms 300ms",
 	"loss":    "0 0.1 0.5 1 2 5",
+	"to":      "http:// https://",
 	"queue":   "0.5x 1x 2x 64 256",
 }
 
@@ -223,6 +224,8 @@ func zshFlag(f cli.Flag) string {
 		action = "_accel_algorithms"
 	case "html", "resume":
 		action = "_files"
+	case "to":
+		action = "_urls"
 	case "link":
 		action = "_accel_links"
 	default:

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"accel/pkg/lab"
+	"accel/pkg/probe"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -198,13 +199,17 @@ Its late name is deliberate: files that sort before it lose.
 Generated, only where modules must be loaded: their names.
 .It Pa %[3]s
 What is enabled and every original value, written before the first change.
+.It Pa %[5]s
+The last %[6]d probes that root made, for
+.Ic accel probe --history .
+A damaged one is set aside beside it.
 .It Pa /usr/lib/systemd/system/accel.service
 The service, which runs
 .Ic accel agent .
 .It Pa %[4]s
 A lock and the last word of the service.
 .El
-`, tuning.SysctlFile, tuning.ModulesFile, tuning.StateFile, tuning.RuntimeDir)
+`, tuning.SysctlFile, tuning.ModulesFile, tuning.StateFile, tuning.RuntimeDir, probe.HistoryFile, probe.MaxHistory)
 	b.WriteString(`.Sh EXIT STATUS
 These numbers never change.
 .Pp
@@ -256,6 +261,14 @@ with plots:
 .Bd -literal -offset indent
 # accel compare bbr cubic --rtt 100ms --loss 0,0.1,0.5,1,2,5 \e
     --html bbr.html
+.Ed
+.Pp
+What arrives here from a server before and after
+.Ic accel enable
+on that server, from a machine of one of its users:
+.Bd -literal -offset indent
+# accel probe --to https://server.example/file
+# accel probe --history
 .Ed
 .Pp
 In a script:
@@ -319,6 +332,16 @@ and the status at the end.
 .It Sy accel.probe/1
 .Ic probe :
 the kernel's account of the sending socket, rates in bit/s.
+.It Sy accel.probe-to/1
+.Ic probe --to :
+what the receiving end knows.
+.It Sy accel.probe-history/1
+.Ic probe --history :
+the
+.Sy entries ,
+the oldest first, each with the
+.Sy host
+at the time.
 .It Sy accel.compare/1
 .Ic compare
 and

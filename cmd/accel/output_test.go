@@ -156,8 +156,8 @@ func TestResultText(t *testing.T) {
 Changed   module tcp_bbr: not loaded -> loaded
           net.ipv4.tcp_congestion_control: cubic -> bbr
 Left out  qdisc eth1: no such link
-Check     16 MiB over loopback in 0.03 s, 3.89 Gbit/s, 0 segments sent again, by
-          bbr, version 1. This proves the machinery, not a gain.
+Check     16 MiB over loopback in 34.5 ms, 3.89 Gbit/s, 0 segments sent again,
+          by bbr, version 1. This proves the machinery, not a gain.
 
 Notes  one note
 
@@ -244,10 +244,108 @@ Over           loopback, IPv6
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	p = &page{screen: plain()}
+	endRows(p, ProbeEnd{Kept: true})
+	endRows(p, ProbeEnd{Lost: "only root may write there"})
+	p.flush()
+	if diff := cmp.Diff("Kept      for later: accel probe --history\nNot kept  only root may write there\n", p.String()); diff != "" {
+		t.Error(diff)
+	}
+	p = &page{screen: plain()}
 	probePage(p, probe.Result{Size: 1 << 30, Bytes: 5 << 20, Seconds: 60, Throughput: 699050, Family: "inet", Algorithm: "cubic"})
 	p.flush()
 	if !strings.HasPrefix(p.String(), "stopped: 5 MiB of 1 GiB arrived in 60 s, 699 kbit/s\n") {
 		t.Error(p.String())
+	}
+}
+
+func TestProbeToText(t *testing.T) {
+	f := probe.Fetched{URL: "https://example.org/file?...", Redirects: []string{"https://mirror.example.org/file"}, Family: "inet6", Address: "[2001:db8::1]:443", TLS: "TLS 1.3",
+		Size: 256 << 20, Bytes: 8 << 20, Complete: true, Seconds: 3.31, Throughput: 20_300_000, BodyRate: ptr(uint64(23_400_000)),
+		Lookup: ptr(0.0121), Connect: ptr(0.15), Handshake: ptr(0.1512), FirstByte: 0.465,
+		Receiver: probe.Receiver{MinRTT: ptr(int64(149800)), DataRTT: ptr(int64(181000)), MSS: 1428, Segments: ptr(5874), OutOfOrder: ptr(61)}}
+	want := `measured: 8 MiB arrived in 3.31 s, 20.3 Mbit/s
+This is what arrives here. The other end sends it, so its algorithm decides, not
+this host's; which one it has cannot be seen from here.
+
+From           https://example.org/file?...
+Redirected     https://mirror.example.org/file
+Over           IPv6, [2001:db8::1]:443, TLS 1.3
+First byte     after 465 ms (of which name 12.1 ms, connection 150 ms, TLS 151
+               ms)
+From there on  23.4 Mbit/s
+Round trip     150 ms at least, 181 ms by what arrived last, queues and pauses
+               included
+Out of order   61 of 5874 segments; one before them was lost or overtaken
+`
+	p := &page{screen: plain()}
+	probeToPage(p, f)
+	p.flush()
+	if diff := cmp.Diff(want, p.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	f = probe.Fetched{URL: "http://192.0.2.1/f", Family: "inet", Address: "192.0.2.1:80", Size: 1 << 20, Bytes: 2000, Seconds: 60, Throughput: 266, FirstByte: 0.01}
+	want = `stopped: the time was up when 1.95 KiB had arrived in 60 s, 266 bit/s
+This is what arrives here. The other end sends it, so its algorithm decides, not
+this host's; which one it has cannot be seen from here.
+
+From        http://192.0.2.1/f
+Over        IPv4, 192.0.2.1:80
+First byte  after 10 ms
+`
+	p = &page{screen: plain()}
+	probeToPage(p, f)
+	p.flush()
+	if diff := cmp.Diff(want, p.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Before and after enable stand below each other.
+func TestHistoryText(t *testing.T) {
+	at := func(minute int) time.Time { return time.Date(2026, 11, 30, 18, minute, 0, 0, time.UTC) }
+	entries := []probe.Entry{
+		{At: at(40), Bytes: 256 << 20, Complete: true, Seconds: 0.61, Throughput: 3509000000, MinRTT: ptr(int64(11)), Algorithm: "cubic", Host: probe.Mark{Algorithm: "cubic", Verdict: "not-enabled"}},
+		{At: at(41), URL: "https://example.org/file", Bytes: 8 << 20, Complete: true, Seconds: 3.31, Throughput: 20_300_000, MinRTT: ptr(int64(150000)), Host: probe.Mark{Algorithm: "cubic"}},
+		{At: at(50), Bytes: 256 << 20, Complete: true, Seconds: 0.65, Throughput: 3300000000, MinRTT: ptr(int64(12)), Algorithm: "bbr", Host: probe.Mark{Algorithm: "bbr", Profile: "basic"}},
+		{At: at(51), Bytes: 5 << 20, Seconds: 60, Throughput: 699050, Algorithm: "reno", Host: probe.Mark{}},
+	}
+	want := `earlier probes: 4, in /var/lib/accel/probes.json
+Each is one download, and they differ by chance and by the hour: two of them
+prove no gain. To judge algorithms: accel compare
+
+Over loopback, where no algorithm can gain
+  When (UTC)        Host had         Arrived         In      Rate         RTT
+  2026-11-30 18:40  cubic            256 MiB         0.61 s  3.51 Gbit/s  11 µs
+  2026-11-30 18:50  bbr, basic       256 MiB         0.65 s  3.3 Gbit/s   12 µs
+  2026-11-30 18:51  reno, asked for  5 MiB, stopped  60 s    699 kbit/s
+
+From https://example.org/file, whose end decides how it is sent
+  When (UTC)        Host had  Arrived  In      Rate         RTT
+  2026-11-30 18:41  cubic     8 MiB    3.31 s  20.3 Mbit/s  150 ms
+`
+	p := &page{screen: plain()}
+	historyPage(p, entries)
+	p.flush()
+	if diff := cmp.Diff(want, p.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	checkLines(t, p.String(), columns)
+
+	var many []probe.Entry
+	for n := range 25 {
+		many = append(many, probe.Entry{At: at(n), Host: probe.Mark{Algorithm: "bbr"}})
+	}
+	p = &page{screen: plain()}
+	historyPage(p, many)
+	p.flush()
+	if !strings.Contains(p.String(), "(5 earlier ones are in --json)") || strings.Contains(p.String(), "18:04") || !strings.Contains(p.String(), "18:05") {
+		t.Error(p.String())
+	}
+	p = &page{screen: plain()}
+	historyPage(p, nil)
+	p.flush()
+	if diff := cmp.Diff("no earlier probes: accel probe keeps them when root runs it\n", p.String()); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -408,7 +506,7 @@ func TestWrite(t *testing.T) {
 func schemas(t *testing.T, every bool) map[string]*jsonschema.Schema {
 	t.Helper()
 	files, err := filepath.Glob("../../docs/schema/*.json")
-	if err != nil || len(files) != 7 {
+	if err != nil || len(files) != 9 {
 		t.Fatalf("%d schemas, %v", len(files), err)
 	}
 	c := jsonschema.NewCompiler()
@@ -553,6 +651,12 @@ func TestDocumentsMatchTheirSchemas(t *testing.T) {
 	probed := probeDocument{Result: probe.Result{Schema: probe.Schema, Family: "inet6"}}
 	fill(reflect.ValueOf(&probed))
 	probed.Exit = 0
+	fetched := probeToDocument{Fetched: probe.Fetched{Schema: probe.FetchSchema, Family: "inet"}}
+	fill(reflect.ValueOf(&fetched))
+	fetched.Exit = 0
+	history := historyDocument{Kept: probe.Kept{Schema: probe.HistorySchema}}
+	fill(reflect.ValueOf(&history))
+	history.Exit = 0
 
 	failed := errorDocument{Schema: "accel.error/1", Exit: 2}
 	fill(reflect.ValueOf(&failed))
@@ -561,7 +665,7 @@ func TestDocumentsMatchTheirSchemas(t *testing.T) {
 	recording.Routes, _ = json.Marshal(status.Routes)
 	fill(reflect.ValueOf(&recording))
 
-	for _, doc := range []any{status, detect, result, probed, failed, recording} {
+	for _, doc := range []any{status, detect, result, probed, fetched, history, failed, recording} {
 		var b bytes.Buffer
 		if err := printJSON(&b, doc); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ package files
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
@@ -55,7 +57,7 @@ var (
 // Error is what every function of this package returns on failure. It unwraps
 // to its cause (one of the sentinels, or nil) and to the system's own error.
 type Error struct {
-	Op    string // "reading", "writing", "removing", "making directory", "listing"
+	Op    string // "reading", "writing", "removing", "renaming", "locking", "making directory", "listing"
 	Name  string // the name as given, or the directory if that is what stands in the way
 	Cause error  // one of the sentinels above; nil if there is none for it
 	Err   error  // the system's own error; nil if the cause was found without one
@@ -395,4 +397,61 @@ func fail(op, name, path string, err error) error {
 		e.Cause = ErrNotRegular
 	}
 	return e
+}
+
+// Rename gives a file another name in the same directory, durably. It never
+// replaces one: where the new name is taken, errors.Is(err, fs.ErrExist).
+func (o OS) Rename(name, to string) error {
+	const op = "renaming"
+	path, err := o.place(name)
+	if err != nil {
+		return fail(op, name, "", err)
+	}
+	target := filepath.Join(filepath.Dir(path), filepath.Base(to))
+	err = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, target, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system that cannot
+		if _, err = os.Lstat(target); err == nil {
+			err = unix.EEXIST
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = os.Rename(path, target)
+		}
+	}
+	if err != nil {
+		return fail(op, name, path, err)
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return fail(op, name, path, err)
+	}
+	return nil
+}
+
+// Lock locks a directory against everybody else who locks it, and waits for it
+// until the context ends. The returned function unlocks; the end of the process
+// does, too.
+func (o OS) Lock(ctx context.Context, name string) (unlock func(), err error) {
+	const op = "locking"
+	path, err := o.place(name)
+	if err != nil {
+		return nil, fail(op, name, "", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fail(op, name, path, err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fail(op, name, path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fail(op, name, path, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }

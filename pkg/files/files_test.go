@@ -1,12 +1,14 @@
 package files_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -298,5 +300,68 @@ func TestRoot(t *testing.T) {
 	}
 	if entries, err := o.ReadDir("/"); err != nil || len(entries) == 0 {
 		t.Errorf("ReadDir of the root: %v, %v", entries, err)
+	}
+}
+
+func TestRename(t *testing.T) {
+	dir := t.TempDir()
+	o := files.OS{Root: dir}
+	if err := o.WriteFile("/a", []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.WriteFile("/b", []byte("two"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Rename("/a", "/b"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("over another file: %v", err)
+	}
+	if err := o.Rename("/a", "/c"); err != nil {
+		t.Error(err)
+	}
+	if err := o.Rename("/a", "/d"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a file that is gone: %v", err)
+	}
+	for name, want := range map[string]string{"/b": "two", "/c": "one"} {
+		if got, err := o.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestLock(t *testing.T) {
+	o := files.OS{Root: t.TempDir()}
+	unlock, err := o.Lock(t.Context(), "/")
+	if err == nil {
+		t.Error("locked / itself, which is no name here")
+		unlock()
+	}
+	if err := o.Mkdir("/d", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if unlock, err = o.Lock(t.Context(), "/d"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := o.Lock(ctx, "/d"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("locked twice: %v", err)
+	}
+	got := make(chan error)
+	go func() {
+		unlock, err := o.Lock(context.Background(), "/d")
+		if err == nil {
+			unlock()
+		}
+		got <- err
+	}()
+	unlock()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if err := o.WriteFile("/f", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Lock(t.Context(), "/f"); err == nil {
+		t.Error("a file is no directory")
 	}
 }

@@ -36,10 +36,6 @@ const (
 	// are reused, so this and the kernel's socket buffers are all the memory
 	// that a download of any size takes.
 	bufferSize = 128 << 10
-	// Samples are taken at this distance; when there are too many, every second
-	// one is dropped and the distance doubled.
-	sampleEvery = 500 * time.Microsecond
-	maxSamples  = 64
 	// drainTime is how long the sender's account may wait for the receiver to
 	// acknowledge the last bytes; the kernel delays an acknowledgement by at
 	// most 200 ms (TCP_DELACK_MAX of net/tcp.h).
@@ -183,9 +179,8 @@ type server struct {
 
 // report is what the sending end saw.
 type report struct {
-	samples    []timed
-	every      time.Duration // between samples
-	info       *socket.Info  // at the end; nil if it could not be read
+	samples    series[timed]
+	info       *socket.Info // at the end; nil if it could not be read
 	algorithm  string
 	bbrVersion int
 	setup      error // before the first byte: the algorithm cannot be set
@@ -271,24 +266,12 @@ func (s *server) drain(conn *net.TCPConn) {
 // sample reads the state of the connection, if it is time to.
 func (r *report) sample(conn *net.TCPConn) {
 	now := time.Now()
-	if n := len(r.samples); n > 0 && now.Sub(r.samples[n-1].at) < r.every {
+	if !r.samples.due(now) {
 		return
 	}
-	info, err := socket.TCPInfo(conn)
-	if err != nil || info.State != socket.Established {
-		return
+	if info, err := socket.TCPInfo(conn); err == nil && info.State == socket.Established {
+		r.samples.add(now, timed{now, info})
 	}
-	if r.every == 0 {
-		r.every = sampleEvery
-	}
-	if len(r.samples) == maxSamples {
-		for i := range maxSamples / 2 {
-			r.samples[i] = r.samples[2*i]
-		}
-		r.samples = r.samples[:maxSamples/2]
-		r.every *= 2
-	}
-	r.samples = append(r.samples, timed{now, info})
 }
 
 // finish reads the account at the end. A connection that was cut has none any
@@ -297,8 +280,8 @@ func (r *report) finish(conn *net.TCPConn) {
 	info, err := socket.TCPInfo(conn)
 	if err == nil && info.State == socket.Established {
 		r.info = &info
-	} else if n := len(r.samples); n > 0 {
-		r.info = &r.samples[n-1].info
+	} else if n := len(r.samples.values); n > 0 {
+		r.info = &r.samples.values[n-1].info
 	}
 	var algorithmErr, versionErr error
 	r.algorithm, algorithmErr = socket.Congestion(conn)
@@ -411,7 +394,7 @@ func account(r report, start time.Time) Result {
 		s.RwndLimited, s.SndbufLimited = &rwnd, &sndbuf
 	}
 	var rtts []int64
-	for _, t := range r.samples {
+	for _, t := range r.samples.values {
 		i := t.info
 		sample := Sample{
 			Seconds:      t.at.Sub(start).Seconds(),

@@ -33,6 +33,7 @@ type Info struct {
 	RetransOut      int           // segments retransmitted and in flight now
 	Retransmits     int           // segments retransmitted over the whole life of the connection
 	Reordering      int           // segments
+	ReceiveRTT      time.Duration // a receiver's estimate from what arrives, no shorter than the true one; 0 = none yet
 	PathMTU         int           // bytes
 
 	PacingRate    uint64 // bytes/s; the largest uint64 = no limit; Linux 3.15
@@ -129,6 +130,7 @@ func parseInfo(b []byte) Info {
 		SlowStartThresh: u32(76),
 		Cwnd:            u32(80),
 		Reordering:      u32(88),
+		ReceiveRTT:      microseconds(uint64(u32(92))),
 		Retransmits:     u32(100),
 		PacingRate:      u64(104),
 		MaxPacingRate:   u64(112),

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -65,6 +69,7 @@ func params() testscript.Params {
 			e.Setenv("ACCEL", filepath.Join(bin, "accel"))
 			e.Setenv("CASES", cases)
 			e.Setenv("LC_ALL", "C")
+			e.Setenv("SITE", site())
 			return os.Chmod(e.WorkDir, 0o755)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -83,6 +88,39 @@ func params() testscript.Params {
 		},
 	}
 }
+
+// site is the address of a server to download from.
+var site = sync.OnceValue(func() string {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/file", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(2<<20))
+		w.Write(make([]byte, 2<<20))
+	})
+	mux.HandleFunc("/empty", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/endless", func(w http.ResponseWriter, _ *http.Request) {
+		for {
+			if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/file", http.StatusFound) })
+	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "ftp://example.org/")
+		w.WriteHeader(http.StatusFound)
+	})
+	mux.HandleFunc("/cut", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000000")
+		w.Write(make([]byte, 5000))
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	s := httptest.NewUnstartedServer(mux)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Start()
+	return s.URL
+})
 
 func cmdRun(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
