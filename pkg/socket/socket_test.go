@@ -53,7 +53,6 @@ func TestParseInfo(t *testing.T) {
 	whole := Info{
 		State: Established, RTO: us(8), SendMSS: 16, ReceiveMSS: 20, Unacked: 24, Lost: 32, RetransOut: 36, PathMTU: 60,
 		RTT: us(68), RTTVar: us(72), SlowStartThresh: 76, Cwnd: 80, Reordering: 88, ReceiveRTT: us(92), Retransmits: 100,
-		ReceiveRTT: 92 * time.Microsecond,
 		PacingRate: u64(104), MaxPacingRate: u64(112), BytesAcked: u64(120), BytesReceived: u64(128),
 		SegmentsOut: 136, SegmentsIn: 140, NotSent: 144, MinRTT: us(148), DataSegsIn: 152, DataSegsOut: 156,
 		DeliveryRate: u64(160), AppLimited: true, Busy: us(u64(168)), RwndLimited: us(u64(176)), SndbufLimited: us(u64(184)),
