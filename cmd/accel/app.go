@@ -46,7 +46,7 @@ func (a *accel) commands() *cli.App {
 				Description: text.T("Sets ALGORITHM (%s if none is named) as the congestion control of new connections and the qdisc that suits it on every suitable link, verifies both, writes them down for the next boot, and turns the service on. What was there before is saved first. What is required succeeds, or everything is undone. A second enable changes nothing.",
 					tuning.DefaultAlgorithm),
 				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "profile", Usage: text.T("the set of settings, a `NAME`: basic, so far the only one")},
+					&cli.StringFlag{Name: "profile", Usage: text.T("the set of settings, a `NAME`: basic (the default), or boost, which adds a larger initial window on the default routes and larger buffers, computed from memory and links")},
 					&cli.StringFlag{Name: "qdisc", Usage: text.T("a qdisc `KIND` in place of the profile's, which is fq")},
 					&cli.StringSliceFlag{Name: "link", Usage: text.T("set only the qdisc of the link `NAME`; may be repeated")},
 					dryRun(),
@@ -98,7 +98,7 @@ func (a *accel) commands() *cli.App {
 				Name:        "compare",
 				Usage:       text.T("measure algorithm against algorithm on an emulated path"),
 				ArgsUsage:   anyNumber,
-				Description: text.T("Transfers with each ARM in turn over a path that is emulated in private network namespaces, and says which was how many times as fast, with its interval, or that no difference was seen. An arm is an algorithm, or settings from a file (--arm). A comma list in one option of the path sweeps it: --loss 0,0.1,1,5. Nothing of the host's network is touched, and nothing is left."),
+				Description: text.T("Transfers with each ARM in turn over a path that is emulated in private network namespaces, and says which was how many times as fast, with its interval, or that no difference was seen. An arm is an algorithm, a profile with what it would set on this host (basic or boost), or settings from a file (--arm). A comma list in one option of the path sweeps it: --loss 0,0.1,1,5. Nothing of the host's network is touched, and nothing is left."),
 				Flags:       compareFlags(asJSON),
 				Action:      a.compare,
 			},

@@ -151,13 +151,40 @@ func compareArms(c *cli.Context) ([]lab.Arm, error) {
 			fromFiles = slices.Delete(fromFiles, i, i+1)
 			continue
 		}
-		arm, err := lab.AlgorithmArm(word)
+		arm, err := profileArm(word)
+		if err == nil && arm == nil {
+			arm, err = algorithmArm(word)
+		}
 		if err != nil {
 			return nil, usage(err.Error(), text.T("Name two or more, such as: accel compare bbr cubic"))
 		}
-		arms = append(arms, arm)
+		arms = append(arms, *arm)
 	}
 	return append(arms, fromFiles...), nil
+}
+
+func algorithmArm(word string) (*lab.Arm, error) {
+	arm, err := lab.AlgorithmArm(word)
+	return &arm, err
+}
+
+// profileArm is a profile as an arm: what it would give this host, computed
+// from its memory and links, in the sender's namespace; nil where there is no
+// profile of that name. What belongs to the whole host, such as
+// net.core.wmem_max, a namespace cannot have, and the report lists it.
+func profileArm(word string) (*lab.Arm, error) {
+	if !slices.Contains(tuning.Profiles(), word) {
+		return nil, nil
+	}
+	facts, err := kernel.Detect("/")
+	if err != nil {
+		return nil, err
+	}
+	a, _ := tuning.ProfileArm(facts, word)
+	return &lab.Arm{
+		Name: word, Algorithm: a.Algorithm, Qdisc: a.Qdisc, Settings: a.Settings,
+		InitialCwnd: a.InitialCwnd, InitialRwnd: a.InitialRwnd, Source: "profile " + word,
+	}, nil
 }
 
 // readSmall reads a file that a person wrote.

@@ -183,6 +183,8 @@ func changedRows(p *page, r tuning.Result) {
 			skipped = append(skipped, text.T("%s: %s", s.Setting, s.Reason))
 		case s.Action == tuning.Keep:
 			kept = append(kept, text.T("%s: %s", s.Setting, s.Wanted))
+		case r.DryRun && s.Why != "":
+			changed = append(changed, text.T("%s: %s -> %s (%s)", s.Setting, orMissing(s.Current), s.Wanted, s.Why))
 		case s.Changed || r.DryRun:
 			changed = append(changed, text.T("%s: %s -> %s", s.Setting, orMissing(s.Current), s.Wanted))
 		}

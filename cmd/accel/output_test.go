@@ -44,7 +44,8 @@ func good() *tuning.Status {
 			{Name: "eth0", Kind: "fq", Root: &qdisc.Qdisc{Kind: "mq", Handle: "0:", Parent: "root"}, Leaves: []qdisc.Qdisc{{Kind: "fq", Handle: "0:", Parent: ":1"}, {Kind: "fq", Handle: "0:", Parent: ":2"}}, Managed: true},
 			{Name: "eth1.100", Kind: "htb", Root: &qdisc.Qdisc{Kind: "htb", Handle: "1:", Parent: "root"}, ConfiguredBySomeone: true, Reason: "somebody configured its qdisc"},
 		}},
-		Routes: []route.Route{{Family: "inet", Dst: "default", Link: "eth0", Table: 254}, {Family: "inet6", Dst: "default", Link: "eth0", Table: 254, CongestionControl: "bbr"}},
+		Routes:   []tuning.StatusRoute{{Route: route.Route{Family: "inet", Dst: "default", Link: "eth0", Table: 254}}, {Route: route.Route{Family: "inet6", Dst: "default", Link: "eth0", Table: 254, CongestionControl: "bbr"}}},
+		Settings: []tuning.StatusSetting{},
 		Boot: []tuning.BootValue{
 			{Key: "net.ipv4.tcp_congestion_control", Value: "bbr", File: "/etc/sysctl.d/99-zz-accel.conf", Line: 6, Order: "systemd"},
 			{Key: "net.core.default_qdisc", Value: "fq", File: "/etc/sysctl.d/99-zz-accel.conf", Line: 5, Order: "systemd"},
@@ -632,7 +633,8 @@ func filledStatus() tuning.Status {
 	s := tuning.Status{Schema: tuning.StatusSchema, Verdict: tuning.Drifted, Exit: tuning.ExitAttention}
 	s.Algorithm.Origin = kernel.Loadable
 	s.Boot = []tuning.BootValue{{Order: "procps"}}
-	s.Routes = []route.Route{{Family: "inet6", Dst: "default"}}
+	s.Routes = []tuning.StatusRoute{{Route: route.Route{Family: "inet6", Dst: "default", Special: route.Daemon}}}
+	s.Settings = []tuning.StatusSetting{{State: tuning.StateKept}}
 	fill(reflect.ValueOf(&s))
 	return s
 }
@@ -662,7 +664,7 @@ func TestDocumentsMatchTheirSchemas(t *testing.T) {
 	fill(reflect.ValueOf(&failed))
 
 	recording := kernel.Recording{Schema: "accel.record/1", Qdiscs: json.RawMessage(`[{"link":"eth0","index":2,"root":{"kind":"mq","handle":"0:","parent":"root","options":"00"},"leaves":[{"kind":"fq","handle":"0:","parent":":1","options":"00"}]}]`)}
-	recording.Routes, _ = json.Marshal(status.Routes)
+	recording.Routes, _ = json.Marshal([]route.Route{status.Routes[0].Route})
 	fill(reflect.ValueOf(&recording))
 
 	for _, doc := range []any{status, detect, result, probed, fetched, history, failed, recording} {
@@ -674,7 +676,7 @@ func TestDocumentsMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-// detect is status without three members, and with nothing else.
+// detect is status without four members, and with nothing else.
 func TestDetectIsAProjection(t *testing.T) {
 	members := func(doc any) map[string]any {
 		var b bytes.Buffer
@@ -689,7 +691,7 @@ func TestDetectIsAProjection(t *testing.T) {
 	}
 	s := filledStatus()
 	want := members(s)
-	for _, k := range []string{"enabled", "service", "drift"} {
+	for _, k := range []string{"enabled", "settings", "service", "drift"} {
 		delete(want, k)
 	}
 	if diff := cmp.Diff(want, members(detectDocument{Status: s})); diff != "" {

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"accel/pkg/kernel"
+	"accel/pkg/route"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -39,6 +40,7 @@ func statusPage(p *page, s *tuning.Status) {
 	algorithmRows(p, s)
 	qdiscRows(p, s)
 	routeRows(p, s)
+	settingRows(p, s)
 	if s.Enabled != nil {
 		p.row(text.T("File"), tuning.SysctlFile)
 	}
@@ -53,9 +55,10 @@ func statusPage(p *page, s *tuning.Status) {
 // without what was enabled. The fields here hide those of the same name.
 type detectDocument struct {
 	tuning.Status
-	Enabled *struct{} `json:"enabled,omitempty"`
-	Service *struct{} `json:"service,omitempty"`
-	Drift   *struct{} `json:"drift,omitempty"`
+	Enabled  *struct{} `json:"enabled,omitempty"`
+	Service  *struct{} `json:"service,omitempty"`
+	Settings *struct{} `json:"settings,omitempty"`
+	Drift    *struct{} `json:"drift,omitempty"`
 }
 
 // detect is the command `accel detect`.
@@ -262,15 +265,67 @@ func linkLine(l tuning.StatusLink) string {
 	return kind
 }
 
-// routeRows shows only default routes that say something about TCP.
+// routeRows shows only default routes that say something about TCP, and, where
+// the profile has to do with routes, why it leaves one.
 func routeRows(p *page, s *tuning.Status) {
 	var lines []string
 	for _, r := range s.Routes {
 		if r.CongestionControl != "" {
 			lines = append(lines, text.T("default over %s (%s, table %d): congctl %s", r.Link, r.Family, r.Table, r.CongestionControl))
 		}
+		var metrics []string
+		for _, m := range route.Metrics() {
+			if v := r.Value(m); v != 0 {
+				metrics = append(metrics, fmt.Sprintf("%s %d", m, v))
+			}
+		}
+		said := strings.Join(metrics, " ")
+		if !r.Managed && s.Enabled != nil && tuning.UsesRoutes(s.Enabled.Profile) {
+			if said != "" {
+				said += "; "
+			}
+			said += text.T("left alone: %s", r.Reason)
+		}
+		if said != "" {
+			line := r.Name() + ": " + said
+			if r.Table != mainTable {
+				line = text.T("%s (table %d)", r.Name(), r.Table) + ": " + said
+			}
+			if !slices.Contains(lines, line) { // another path of the same route
+				lines = append(lines, line)
+			}
+		}
 	}
 	p.row(text.T("Routes"), lines...)
+}
+
+// mainTable is RT_TABLE_MAIN of linux/rtnetlink.h.
+const mainTable = 254
+
+// settingRows shows what the profile sets beside the algorithm and the qdisc,
+// and whose each value is.
+func settingRows(p *page, s *tuning.Status) {
+	var lines []string
+	for _, x := range s.Settings {
+		if strings.HasPrefix(x.Setting, string(tuning.KindRoute)+" ") && x.State == tuning.StateSet {
+			continue // the routes are shown
+		}
+		switch x.State {
+		case tuning.StateSet:
+			lines = append(lines, text.T("%s: %s, set by accel", x.Setting, orMissing(x.Live)))
+		case tuning.StateKept:
+			lines = append(lines, text.T("%s: %s, kept as it was", x.Setting, orMissing(x.Live)))
+		case tuning.StateForeign:
+			lines = append(lines, text.T("%s: %s, set to more by somebody else", x.Setting, orMissing(x.Live)))
+		case tuning.StateAbsent:
+			lines = append(lines, text.T("%s: this kernel does not have it here", x.Setting))
+		case tuning.StateRefused:
+			lines = append(lines, text.T("%s: %s, the host did not take %s", x.Setting, orMissing(x.Live), x.Wanted))
+		default:
+			lines = append(lines, text.T("%s: %s, drifted", x.Setting, orMissing(x.Live)))
+		}
+	}
+	p.row(text.T("Settings"), lines...)
 }
 
 // bootRows shows what the next boot sets. Where systemd and procps agree it is

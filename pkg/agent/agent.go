@@ -22,6 +22,7 @@ import (
 	logrusslog "github.com/sirupsen/logrus/hooks/slog"
 
 	"accel/pkg/qdisc"
+	"accel/pkg/route"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -86,7 +87,7 @@ func Run(ctx context.Context, o Options) error {
 		o.Log = NewLogger(os.Stderr)
 	}
 	a := newAgent(o.Host, o.Log)
-	a.watch = qdisc.Watch
+	a.watch, a.watchRoutes = qdisc.Watch, route.Watch
 	a.notify = func(state string) { _, _ = daemon.SdNotify(false, state) } // without systemd there is nobody to tell
 	a.shrink = shrink
 	if wd, err := daemon.SdWatchdogEnabled(false); err != nil {
@@ -109,8 +110,10 @@ type agent struct {
 	stamp  func() (string, error) // of the state; fs.ErrNotExist: there is none
 	report func(*tuning.AgentReport) error
 	watch  func(context.Context) (<-chan qdisc.LinkEvent, error)
-	notify func(state string)
-	shrink func()
+	// watchRoutes tells that default routes changed.
+	watchRoutes func(context.Context) (<-chan struct{}, error)
+	notify      func(state string)
+	shrink      func()
 
 	every, healTimeout, assessTimeout time.Duration
 
@@ -161,6 +164,7 @@ func newAgent(h *tuning.Host, log *logrus.Logger) *agent {
 		},
 		report:        func(r *tuning.AgentReport) error { return writeReport(&host, r) },
 		watch:         func(context.Context) (<-chan qdisc.LinkEvent, error) { return nil, nil },
+		watchRoutes:   func(context.Context) (<-chan struct{}, error) { return nil, nil },
 		notify:        func(string) {},
 		shrink:        func() {},
 		every:         lookEvery,
@@ -190,7 +194,7 @@ func (a *agent) run(ctx context.Context) error {
 	a.started = time.Now()
 	a.first, a.retry = true, true
 	// Watching starts before the first look, so that no link falls between.
-	links := a.subscribe(ctx)
+	links, routes := a.subscribe(ctx), a.subscribeRoutes(ctx)
 	running := a.look(ctx)
 	a.notify(daemon.SdNotifyReady)
 
@@ -199,7 +203,13 @@ func (a *agent) run(ctx context.Context) error {
 	soon := time.NewTimer(time.Hour)
 	soon.Stop()
 	pending := map[string]bool{}
-	var linked time.Time // the last look for the sake of links
+	rerouted := false    // default routes changed since the last look
+	var linked time.Time // the last look for the sake of links or routes
+	lookSoon := func() {
+		if len(pending) == 0 && !rerouted {
+			soon.Reset(max(linkPause, linkGap-time.Since(linked)))
+		}
+	}
 	for running && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -207,6 +217,9 @@ func (a *agent) run(ctx context.Context) error {
 			a.notify(daemon.SdNotifyWatchdog)
 			if links == nil {
 				links = a.subscribe(ctx)
+			}
+			if routes == nil {
+				routes = a.subscribeRoutes(ctx)
 			}
 			running = a.look(ctx)
 		case e, ok := <-links:
@@ -218,14 +231,24 @@ func (a *agent) run(ctx context.Context) error {
 				delete(pending, e.Link)
 				continue
 			}
-			if len(pending) == 0 {
-				soon.Reset(max(linkPause, linkGap-time.Since(linked)))
-			}
+			lookSoon()
 			pending[e.Link] = true
+		case _, ok := <-routes:
+			if !ok {
+				routes = nil
+				continue
+			}
+			if a.enabled != nil && tuning.UsesRoutes(a.enabled.Profile) {
+				lookSoon()
+				rerouted = true
+			}
 		case <-soon.C:
 			linked = time.Now()
 			a.lookAtLinks(pending)
 			clear(pending)
+			// Whether a route is accel's to change is for the healing to say.
+			a.judge.owed = a.judge.owed || rerouted
+			rerouted = false
 			running = a.look(ctx)
 		}
 	}
@@ -244,6 +267,17 @@ func (a *agent) subscribe(ctx context.Context) <-chan qdisc.LinkEvent {
 		return nil
 	}
 	return links
+}
+
+// subscribeRoutes watches the default routes; nil where that is not possible
+// now.
+func (a *agent) subscribeRoutes(ctx context.Context) <-chan struct{} {
+	routes, err := a.watchRoutes(ctx)
+	if err != nil {
+		a.sayOnce(logrus.WarnLevel, text.T("new default routes are noticed only by what drifts: %s", err))
+		return nil
+	}
+	return routes
 }
 
 // lookAtLinks makes a healing due if one of the links that came up or changed
@@ -284,7 +318,7 @@ func (a *agent) look(ctx context.Context) (running bool) {
 	heal, given := a.judge.look(now, drift, driftErr)
 	for _, g := range given {
 		a.say(logrus.WarnLevel, text.T("%s was set to %s again and again, %d times within %d minutes: accel stops fighting until the next accel enable or restart of the service",
-			g.Setting, g.Live, fightLimit, int(fightWindow.Minutes())))
+			g.Setting, g.Live, limit(g.Setting), int(fightWindow.Minutes())))
 	}
 	news := len(given) > 0
 	if heal {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"accel/pkg/tuning"
@@ -12,6 +13,9 @@ const (
 	// else's by now: accel stops healing it until the next enable or restart.
 	fightLimit  = 5
 	fightWindow = 10 * time.Minute
+	// A DHCP client may make its route anew with every renewal, and leases of a
+	// minute exist: that is no fight.
+	routeFightLimit = 30
 
 	// After a healing that failed, the next one waits, twice as long each
 	// time.
@@ -74,7 +78,7 @@ func (j *judge) look(now time.Time, drift []tuning.Drift, err error) (heal bool,
 		wins := slices.DeleteFunc(j.wins[d.Setting], func(t time.Time) bool { return now.Sub(t) >= fightWindow })
 		j.wins[d.Setting] = wins
 		// Every time it was put right it was overwritten since; this is once more.
-		if !j.stuck[d.Setting] && len(wins)+1 >= fightLimit {
+		if !j.stuck[d.Setting] && len(wins)+1 >= limit(d.Setting) {
 			g := tuning.GaveUp{Setting: d.Setting, Wanted: d.Wanted, Live: d.Live, Since: now.UTC().Format(time.RFC3339)}
 			j.gaveUp = append(j.gaveUp, g)
 			given = append(given, g)
@@ -86,6 +90,14 @@ func (j *judge) look(now time.Time, drift []tuning.Drift, err error) (heal bool,
 		}
 	}
 	return heal, given
+}
+
+// limit is how often a setting may be overwritten within fightWindow.
+func limit(setting string) int {
+	if strings.HasPrefix(setting, string(tuning.KindRoute)+" ") {
+		return routeFightLimit
+	}
+	return fightLimit
 }
 
 // won notes a healing that could be tried: what it put right, and what it

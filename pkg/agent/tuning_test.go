@@ -74,7 +74,8 @@ func (noTrees) Rebuild(string) error         { return qdisc.ErrNoLink }
 
 type noRoutes struct{}
 
-func (noRoutes) Defaults() ([]route.Route, error) { return nil, nil }
+func (noRoutes) Defaults() ([]route.Route, error)    { return nil, nil }
+func (noRoutes) Set(string, route.Metric, int) error { return route.ErrNoRoute }
 
 type obedient struct{ sysctl.Tree }
 

@@ -1,6 +1,8 @@
 // Package route reads the default routes of a host and what they say about
-// TCP: a route's congctl beats net.ipv4.tcp_congestion_control for every
-// connection that leaves through it.
+// TCP, and changes that: a route's congctl beats
+// net.ipv4.tcp_congestion_control for every connection that leaves through it,
+// and its initcwnd decides how much such a connection sends at once when it
+// begins.
 package route
 
 import (
@@ -10,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -33,6 +36,47 @@ type Route struct {
 	CongctlLocked bool `json:"congctl_locked,omitempty"`
 	InitialCwnd   int  `json:"initial_cwnd,omitempty"` // segments, 0 = the kernel's own
 	InitialRwnd   int  `json:"initial_rwnd,omitempty"` // segments, 0 = the kernel's own
+	RTOMin        int  `json:"rto_min,omitempty"`      // milliseconds, 0 = the kernel's own
+	QuickAck      int  `json:"quickack,omitempty"`     // 1 = no delayed acknowledgements, 0 = the kernel's own
+	// Links are all links of a route that has several paths, in the kernel's
+	// order; nil where there is one.
+	Links []string `json:"links,omitempty"`
+	// Special says why the metrics of this route are not to be changed; "" where
+	// it is an ordinary one.
+	Special Special `json:"special,omitempty"`
+}
+
+// Special is a reason to leave a route as it is.
+type Special string
+
+// The reasons. Each stands for somebody who owns the meaning of the route, or
+// for something that a change would lose.
+const (
+	PolicyTable  Special = "policy-table"  // not in the main table: policy routing, or a VPN
+	Advertised   Special = "ra"            // learnt from a router advertisement: a change loses its expiry, and the router can no longer withdraw it
+	Expires      Special = "expires"       // has an expiry, which a change would lose
+	Daemon       Special = "daemon"        // made by a routing daemon, or by whoever else marks routes with a protocol number of his own
+	PolicyMatch  Special = "policy-match"  // only for one type of service or one source prefix
+	Encapsulated Special = "encapsulated"  // wraps the packets: a tunnel
+	SharedMetric Special = "shared-metric" // another default route has the same metric: the kernel cannot be told which of them to change
+)
+
+// Name names a route of the main table, as short as can be and without
+// addresses: "default dev eth0 metric 100", with "-6 " before it for IPv6. The
+// several links of a route are joined by commas.
+func (r Route) Name() string {
+	links := r.Links
+	if len(links) == 0 {
+		links = []string{r.Link}
+	}
+	name := "default dev " + strings.Join(links, ",")
+	if r.Metric != 0 {
+		name += " metric " + strconv.Itoa(r.Metric)
+	}
+	if r.Family == "inet6" {
+		return "-6 " + name
+	}
+	return name
 }
 
 const (
@@ -50,28 +94,24 @@ const (
 // "blackhole" and their like. A family that the kernel does not have has no
 // routes.
 func Defaults() ([]Route, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	c, err := dial()
 	if err != nil {
-		return nil, fmt.Errorf("reading the default routes: opening a netlink socket: %w", err)
-	}
-	defer s.Close()
-	timeout := &unix.Timeval{Sec: answerSeconds}
-	if err := errors.Join(s.SetSendTimeout(timeout), s.SetReceiveTimeout(timeout)); err != nil {
 		return nil, fmt.Errorf("reading the default routes: %w", err)
 	}
-	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
-
-	names, err := linkNames(sockets)
+	defer c.close()
+	names, err := linkNames(c.sockets)
 	if err != nil {
 		return nil, fmt.Errorf("reading the default routes: %w", err)
 	}
 	var routes []Route
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		found, err := defaults(sockets, family, names)
+		found, err := defaults(c.sockets, family, names)
 		if err != nil {
 			return nil, fmt.Errorf("reading the default routes: %w", err)
 		}
-		routes = append(routes, found...)
+		for _, e := range found {
+			routes = append(routes, e.paths...)
+		}
 	}
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Table, b.Table),
@@ -79,6 +119,28 @@ func Defaults() ([]Route, error) {
 	})
 	return routes, nil
 }
+
+// conn is one NETLINK_ROUTE socket.
+type conn struct {
+	sockets map[int]*nl.SocketHandle
+}
+
+func dial() (*conn, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	timeout := &unix.Timeval{Sec: answerSeconds}
+	if err := errors.Join(s.SetSendTimeout(timeout), s.SetReceiveTimeout(timeout)); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	// Kernels before 4.12 do not explain their errors.
+	_ = s.SetExtAck(true)
+	return &conn{map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+}
+
+func (c *conn) close() { c.sockets[unix.NETLINK_ROUTE].Close() }
 
 func linkNames(sockets map[int]*nl.SocketHandle) (map[int]string, error) {
 	names := map[int]string{}
@@ -107,28 +169,74 @@ func linkNames(sockets map[int]*nl.SocketHandle) (map[int]string, error) {
 	return names, nil
 }
 
-func defaults(sockets map[int]*nl.SocketHandle, family int, names map[int]string) ([]Route, error) {
-	var routes []Route
+// entry is one default route as the kernel told it.
+type entry struct {
+	body  []byte  // of the RTM_NEWROUTE message
+	paths []Route // none where the route does not send packets
+}
+
+func defaults(sockets map[int]*nl.SocketHandle, family int, names map[int]string) ([]entry, error) {
+	var entries []entry
 	for range dumpAttempts {
-		routes = nil
+		entries = nil
 		req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		req.Sockets = sockets
 		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}})
 		// Message by message: the whole table may be very long.
 		err := req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(msg []byte) bool {
-			routes = append(routes, parse(msg, family, names)...)
+			if isDefault(msg, family) {
+				entries = append(entries, entry{slices.Clone(msg), parse(msg, family, names)})
+			}
 			return true
 		})
 		switch {
 		case err == nil:
-			return routes, nil
+			markShared(entries)
+			return entries, nil
 		case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 			return nil, nil
 		case !errors.Is(err, netlink.ErrDumpInterrupted):
 			return nil, fmt.Errorf("listing the routes: %w", err)
 		}
 	}
-	return routes, nil
+	markShared(entries)
+	return entries, nil
+}
+
+// markShared finds the routes that the kernel cannot tell apart when it is
+// asked to replace one: those of the same table, metric, type of service and
+// source prefix, whatever else they are.
+func markShared(entries []entry) {
+	type place struct {
+		table, metric int
+		tos           byte
+		source        string
+	}
+	where := func(e entry) place {
+		p := place{table: int(e.body[tableByte]), tos: e.body[tosByte]}
+		attributes(e.body[unix.SizeofRtMsg:], func(kind int, value []byte) {
+			switch kind {
+			case unix.RTA_TABLE:
+				p.table = number(value)
+			case unix.RTA_PRIORITY:
+				p.metric = number(value)
+			case unix.RTA_SRC:
+				p.source = fmt.Sprint(value, e.body[srcLenByte])
+			}
+		})
+		return p
+	}
+	count := map[place]int{}
+	for _, e := range entries {
+		count[where(e)]++
+	}
+	for _, e := range entries {
+		for i := range e.paths {
+			if e.paths[i].Special == "" && count[where(e)] > 1 {
+				e.paths[i].Special = SharedMetric
+			}
+		}
+	}
 }
 
 // Wire formats: linux/rtnetlink.h.
@@ -136,29 +244,36 @@ const (
 	attrHeader    = 4
 	attrTypeMask  = 0x3fff // NLA_TYPE_MASK
 	sizeofNextHop = 8      // struct rtnexthop
+	// struct rtmsg
+	familyByte, dstLenByte, srcLenByte, tosByte, tableByte, protocolByte, typeByte = 0, 1, 2, 3, 4, 5, 7
+	flagsAt                                                                        = 8
 )
+
+// isDefault tells whether the body of an RTM_NEWROUTE message is a default
+// route of the given family, of whatever type.
+func isDefault(msg []byte, family int) bool {
+	if len(msg) < unix.SizeofRtMsg {
+		return false
+	}
+	// A kernel without IPv6 answers for all families when asked for one it does
+	// not have. Cloned entries are the cache of old kernels. A route for one
+	// source prefix is still a default.
+	return int(msg[familyByte]) == family && msg[dstLenByte] == 0 &&
+		binary.NativeEndian.Uint32(msg[flagsAt:])&unix.RTM_F_CLONED == 0
+}
 
 // parse reads the body of an RTM_NEWROUTE message of the given family: nothing
 // if it is no default route, one Route for each path if it is.
 func parse(msg []byte, family int, names map[int]string) []Route {
-	if len(msg) < unix.SizeofRtMsg {
+	if !isDefault(msg, family) || msg[typeByte] != unix.RTN_UNICAST {
 		return nil
 	}
-	const (
-		famByte, dstLen, table, protocol, kind = 0, 1, 4, 5, 7
-	)
-	flags := binary.NativeEndian.Uint32(msg[8:])
-	// A kernel without IPv6 answers for all families when asked for one it does
-	// not have. Cloned entries are the cache of old kernels. A route for one
-	// source prefix is still a default.
-	if int(msg[famByte]) != family || msg[dstLen] != 0 || msg[kind] != unix.RTN_UNICAST || flags&unix.RTM_F_CLONED != 0 {
-		return nil
-	}
-	r := Route{Family: "inet", Dst: "default", Table: int(msg[table]), Protocol: protocolName(msg[protocol])}
+	r := Route{Family: "inet", Dst: "default", Table: int(msg[tableByte]), Protocol: protocolName(msg[protocolByte])}
 	if family == unix.AF_INET6 {
 		r.Family = "inet6"
 	}
 	var links []string
+	expires, encapsulated := false, false
 	attributes(msg[unix.SizeofRtMsg:], func(kind int, value []byte) {
 		switch kind {
 		case unix.RTA_TABLE:
@@ -168,13 +283,38 @@ func parse(msg []byte, family int, names map[int]string) []Route {
 		case unix.RTA_OIF:
 			links = append(links, names[number(value)])
 		case unix.RTA_MULTIPATH:
-			links = append(links, nextHops(value, names)...)
+			hops, wrapped := nextHops(value, names)
+			links, encapsulated = append(links, hops...), encapsulated || wrapped
 		case unix.RTA_METRICS:
 			metrics(value, &r)
+		case unix.RTA_ENCAP:
+			encapsulated = true
+		case unix.RTA_EXPIRES:
+			expires = true
+		case unix.RTA_CACHEINFO:
+			// struct rta_cacheinfo: clntref, lastuse, expires, ...
+			expires = expires || len(value) >= 12 && binary.NativeEndian.Uint32(value[8:]) != 0
 		}
 	})
+	switch {
+	case r.Table != unix.RT_TABLE_MAIN:
+		r.Special = PolicyTable
+	case msg[protocolByte] == unix.RTPROT_RA, family == unix.AF_INET6 && msg[protocolByte] == unix.RTPROT_KERNEL:
+		r.Special = Advertised // by the kernel itself before Linux 4.x, which had no name for it
+	case expires:
+		r.Special = Expires
+	case !slices.Contains(ordinary, msg[protocolByte]):
+		r.Special = Daemon
+	case msg[tosByte] != 0 || msg[srcLenByte] != 0:
+		r.Special = PolicyMatch
+	case encapsulated:
+		r.Special = Encapsulated
+	}
 	if len(links) == 0 {
 		links = []string{""}
+	}
+	if len(links) > 1 {
+		r.Links = links
 	}
 	routes := make([]Route, len(links))
 	for i, l := range links {
@@ -184,16 +324,23 @@ func parse(msg []byte, family int, names map[int]string) []Route {
 	return routes
 }
 
-func nextHops(b []byte, names map[int]string) (links []string) {
+// ordinary are the protocols of routes that a person or his network
+// configuration made.
+var ordinary = []byte{unix.RTPROT_BOOT, unix.RTPROT_STATIC, unix.RTPROT_DHCP}
+
+func nextHops(b []byte, names map[int]string) (links []string, encapsulated bool) {
 	for len(b) >= sizeofNextHop {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < sizeofNextHop || size > len(b) {
-			return links
+			return links, encapsulated
 		}
+		attributes(b[sizeofNextHop:size], func(kind int, _ []byte) {
+			encapsulated = encapsulated || kind == unix.RTA_ENCAP
+		})
 		links = append(links, names[int(int32(binary.NativeEndian.Uint32(b[4:])))])
 		b = b[min((size+3)&^3, len(b)):]
 	}
-	return links
+	return links, encapsulated
 }
 
 func metrics(b []byte, r *Route) {
@@ -207,6 +354,10 @@ func metrics(b []byte, r *Route) {
 			r.InitialCwnd = number(value)
 		case unix.RTAX_INITRWND:
 			r.InitialRwnd = number(value)
+		case unix.RTAX_RTO_MIN:
+			r.RTOMin = number(value)
+		case unix.RTAX_QUICKACK:
+			r.QuickAck = number(value)
 		}
 	})
 }

@@ -46,6 +46,11 @@ func nextHop(index uint32) []byte {
 	return join(binary.NativeEndian.AppendUint16(nil, 8), []byte{0, 0}, u32(index))
 }
 
+func wrappedHop(index uint32) []byte {
+	wrap := attribute(unix.RTA_ENCAP, attribute(1, u32(1)))
+	return join(binary.NativeEndian.AppendUint16(nil, uint16(8+len(wrap))), []byte{0, 0}, u32(index), wrap)
+}
+
 func TestParse(t *testing.T) {
 	const family, main, dhcp, unicast = unix.AF_INET, 254, unix.RTPROT_DHCP, unix.RTN_UNICAST
 	oif := attribute(unix.RTA_OIF, u32(2))
@@ -63,8 +68,8 @@ func TestParse(t *testing.T) {
 		"plain":  {message(family, 0, main, dhcp, unicast, oif), family, []Route{plain}},
 		"metric": {message(family, 0, main, dhcp, unicast, oif, attribute(unix.RTA_PRIORITY, u32(100))), family, with(func(r *Route) { r.Metric = 100 })},
 		// A table above 255 does not fit the header, which then says 252.
-		"big table": {message(family, 0, 252, dhcp, unicast, oif, attribute(unix.RTA_TABLE, u32(10001))), family, with(func(r *Route) { r.Table = 10001 })},
-		"protocol":  {message(family, 0, main, 123, unicast, oif), family, with(func(r *Route) { r.Protocol = "123" })},
+		"big table": {message(family, 0, 252, dhcp, unicast, oif, attribute(unix.RTA_TABLE, u32(10001))), family, with(func(r *Route) { r.Table, r.Special = 10001, PolicyTable })},
+		"protocol":  {message(family, 0, main, 123, unicast, oif), family, with(func(r *Route) { r.Protocol, r.Special = "123", Daemon })},
 		"congctl": {message(family, 0, main, dhcp, unicast, oif, attribute(unix.RTA_METRICS, attribute(unix.RTAX_CC_ALGO, []byte("reno\x00")))), family,
 			with(func(r *Route) { r.CongestionControl = "reno" })},
 		"congctl locked": {message(family, 0, main, dhcp, unicast, oif, attribute(unix.RTA_METRICS|unix.NLA_F_NESTED, join(
@@ -75,11 +80,30 @@ func TestParse(t *testing.T) {
 		})},
 		"another lock": {message(family, 0, main, dhcp, unicast, oif, attribute(unix.RTA_METRICS, attribute(unix.RTAX_LOCK, u32(1<<unix.RTAX_MTU)))), family, []Route{plain}},
 		"two paths": {message(family, 0, main, dhcp, unicast, attribute(unix.RTA_MULTIPATH, join(nextHop(2), nextHop(3)))), family,
-			append([]Route{plain}, with(func(r *Route) { r.Link = "eth1" })...)},
+			append(with(func(r *Route) { r.Links = []string{"eth0", "eth1"} }), with(func(r *Route) { r.Link, r.Links = "eth1", []string{"eth0", "eth1"} })...)},
+		"wrapped path": {message(family, 0, main, dhcp, unicast, attribute(unix.RTA_MULTIPATH, join(nextHop(2), wrappedHop(3)))), family,
+			append(with(func(r *Route) { r.Links, r.Special = []string{"eth0", "eth1"}, Encapsulated }), with(func(r *Route) {
+				r.Link, r.Links, r.Special = "eth1", []string{"eth0", "eth1"}, Encapsulated
+			})...)},
+		"wrapped": {message(family, 0, main, dhcp, unicast, oif, attribute(unix.RTA_ENCAP, attribute(1, u32(1)))), family,
+			with(func(r *Route) { r.Special = Encapsulated })},
+		"type of service": {append([]byte{family, 0, 0, 16}, message(family, 0, main, dhcp, unicast, oif)[4:]...), family,
+			with(func(r *Route) { r.Special = PolicyMatch })},
+		"timers": {message(family, 0, main, dhcp, unicast, oif, attribute(unix.RTA_METRICS, join(
+			attribute(unix.RTAX_LOCK, u32(1<<unix.RTAX_RTO_MIN)), attribute(unix.RTAX_RTO_MIN, u32(50)), attribute(unix.RTAX_QUICKACK, u32(1))))), family,
+			with(func(r *Route) { r.RTOMin, r.QuickAck = 50, 1 })},
+		"inet6 for one source": {append([]byte{unix.AF_INET6, 0, 64}, message(unix.AF_INET6, 0, main, unix.RTPROT_STATIC, unicast, oif)[3:]...), unix.AF_INET6,
+			with(func(r *Route) { r.Family, r.Protocol, r.Special = "inet6", "static", PolicyMatch })},
+		"inet6 expires": {message(unix.AF_INET6, 0, main, unix.RTPROT_STATIC, unicast, oif, attribute(unix.RTA_CACHEINFO, join(u32(0), u32(0), u32(100), u32(0)))), unix.AF_INET6,
+			with(func(r *Route) { r.Family, r.Protocol, r.Special = "inet6", "static", Expires })},
+		"inet6 does not expire": {message(unix.AF_INET6, 0, main, unix.RTPROT_STATIC, unicast, oif, attribute(unix.RTA_CACHEINFO, join(u32(0), u32(0), u32(0), u32(0)))), unix.AF_INET6,
+			with(func(r *Route) { r.Family, r.Protocol = "inet6", "static" })},
 		"no link":      {message(family, 0, main, dhcp, unicast), family, with(func(r *Route) { r.Link = "" })},
 		"unknown link": {message(family, 0, main, dhcp, unicast, attribute(unix.RTA_OIF, u32(99))), family, with(func(r *Route) { r.Link = "" })},
 		"inet6": {message(unix.AF_INET6, 0, main, unix.RTPROT_RA, unicast, oif), unix.AF_INET6,
-			with(func(r *Route) { r.Family, r.Protocol = "inet6", "ra" })},
+			with(func(r *Route) { r.Family, r.Protocol, r.Special = "inet6", "ra", Advertised })},
+		"inet6 by an old kernel": {message(unix.AF_INET6, 0, main, unix.RTPROT_KERNEL, unicast, oif), unix.AF_INET6,
+			with(func(r *Route) { r.Family, r.Protocol, r.Special = "inet6", "kernel", Advertised })},
 		"other family":       {message(unix.AF_INET6, 0, main, dhcp, unicast, oif), family, nil},
 		"not a default":      {message(family, 8, main, dhcp, unicast, oif), family, nil},
 		"blackhole":          {message(family, 0, main, dhcp, unix.RTN_BLACKHOLE, oif), family, nil},
@@ -230,9 +254,9 @@ func TestDefaultsOfKernel(t *testing.T) {
 	}
 	want := []Route{
 		{Family: "inet", Link: "left", Table: 254, CongestionControl: "reno", CongctlLocked: true, InitialCwnd: 30, InitialRwnd: 40},
-		{Family: "inet", Link: "left", Table: 254, Metric: 10},
-		{Family: "inet", Link: "right", Table: 254, Metric: 10},
-		{Family: "inet", Link: "right", Table: 10001, CongestionControl: "cubic"},
+		{Family: "inet", Link: "left", Table: 254, Metric: 10, Links: []string{"left", "right"}},
+		{Family: "inet", Link: "right", Table: 254, Metric: 10, Links: []string{"left", "right"}},
+		{Family: "inet", Link: "right", Table: 10001, CongestionControl: "cubic", Special: PolicyTable},
 		{Family: "inet6", Link: "left", Table: 254, Metric: 1024, CongestionControl: "reno"},
 		{Family: "inet6", Link: "right", Table: 254, Metric: 2048},
 	}

@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"reflect"
 	"slices"
+	"strconv"
 
 	"accel/pkg/kernel"
 	"accel/pkg/qdisc"
+	"accel/pkg/route"
 	"accel/pkg/sysctl"
 	"accel/pkg/text"
 )
@@ -63,9 +65,13 @@ type session struct {
 	h     *Host
 	facts *kernel.Facts
 	trees []qdisc.Tree
-	old   *State // as found; nil: nothing
-	st    *State // as it is becoming
-	undo  []func() error
+	// routes are the default routes; routesErr says why they are not known.
+	routes    []route.Route
+	routesErr error
+	boot      *sysctl.Config // sysctl.d without accel's file, once it was read
+	old       *State         // as found; nil: nothing
+	st        *State         // as it is becoming
+	undo      []func() error
 	// before is what the generated files held when the command began.
 	before map[string][]byte
 }
@@ -84,6 +90,7 @@ func begin(ctx context.Context, h *Host) (*session, error) {
 	if err := s.readTrees(); err != nil && f.DefaultQdisc != nil {
 		return nil, problem(ExitFailed, err, text.T("reading the qdiscs"), text.T("Mend the cause and try again."))
 	}
+	s.readRoutes()
 	return s, nil
 }
 
@@ -91,6 +98,10 @@ func (s *session) readTrees() (err error) {
 	s.trees, err = s.h.Qdiscs.Trees()
 	return err
 }
+
+// readRoutes reads the default routes. They are never required, so not to know
+// them is no failure.
+func (s *session) readRoutes() { s.routes, s.routesErr = s.h.Routes.Defaults() }
 
 func enable(ctx context.Context, h *Host, wish Enabled, dryRun bool) (*Result, error) {
 	s, err := begin(ctx, h)
@@ -100,7 +111,7 @@ func enable(ctx context.Context, h *Host, wish Enabled, dryRun bool) (*Result, e
 	if err := checkLinks(s.facts, wish.Links); err != nil {
 		return nil, err
 	}
-	w, err := profiles[wish.Profile](s.facts, s.trees, wish)
+	w, err := profiles[wish.Profile](s.view(), wish)
 	if err != nil {
 		return nil, err
 	}
@@ -319,10 +330,29 @@ func (s *session) set(w Setting, current string) error {
 			return errors.Join(err, s.rebuild(w.Name, current))
 		}
 		s.undo = append(s.undo, func() error { return s.rebuild(w.Name, current) })
+	case KindRoute:
+		if err := s.setRoute(w.Name, w.Want); err != nil {
+			return err
+		}
+		s.undo = append(s.undo, func() error {
+			if err := s.setRoute(w.Name, current); !errors.Is(err, route.ErrNoRoute) {
+				return err
+			}
+			return nil // the route is gone, and what was set went with it
+		})
 	default:
 		return s.h.Modules.Load(s.ctx, w.Name)
 	}
 	return nil
+}
+
+func (s *session) setRoute(setting, value string) error {
+	name, m, ok := splitRoute(setting)
+	n, err := strconv.Atoi(value)
+	if !ok || err != nil {
+		return fmt.Errorf("%s = %q: %w", setting, value, route.ErrMetric)
+	}
+	return s.h.Routes.Set(name, m, n)
 }
 
 // rebuild makes the kernel give a link a tree of the kind: the default qdisc
@@ -417,7 +447,7 @@ func (s *session) settle(st *State) {
 	})
 	for i := range st.Records {
 		r := &st.Records[i]
-		if r.Wanted == "" {
+		if r.Wanted == "" || len(r.Wrote) == 0 {
 			continue
 		}
 		on := r.Wrote

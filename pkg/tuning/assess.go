@@ -34,7 +34,7 @@ func Assess(ctx context.Context, h *Host) (*Status, error) {
 		return nil, problem(ExitFailed, err, text.T("looking at this host"), text.T("Mend the cause and try again."))
 	}
 	a := &assessment{ctx: ctx, h: h, f: f, s: &Status{
-		Schema: StatusSchema, Boot: []BootValue{}, Drift: []Drift{}, Notes: []string{},
+		Schema: StatusSchema, Settings: []StatusSetting{}, Boot: []BootValue{}, Drift: []Drift{}, Notes: []string{},
 		Kernel: StatusKernel{
 			Release: f.Release.Raw, Major: f.Release.Major, Minor: f.Release.Minor, Patch: f.Release.Patch,
 			Flavour: f.Release.Flavour, Distribution: f.Distribution.Name,
@@ -51,6 +51,7 @@ func Assess(ctx context.Context, h *Host) (*Status, error) {
 	a.boot()
 	a.service()
 	a.drift()
+	a.settings()
 	a.judge()
 	a.notes()
 	return a.s, nil
@@ -66,6 +67,8 @@ type assessment struct {
 	s        *Status
 	systemd  *sysctl.Config
 	socket   error // why no connection to ourselves could be made
+	// routeList are the default routes.
+	routeList []route.Route
 }
 
 func (a *assessment) note(s string) { a.s.Notes = append(a.s.Notes, s) }
@@ -187,11 +190,92 @@ func (a *assessment) routes() {
 		}
 		return
 	}
-	a.s.Routes = append([]route.Route{}, r...)
+	a.routeList = r
+	a.s.Routes = []StatusRoute{}
+	for _, x := range r {
+		s := StatusRoute{Route: x, Reason: unsuitableRoute(a.f, x)}
+		if s.Reason == "" && (a.st == nil || !UsesRoutes(a.st.Enabled.Profile)) {
+			s.Reason = text.T("the profile sets no metrics of routes")
+			if a.st == nil {
+				s.Reason = text.T("managed once a profile is enabled that sets metrics of routes")
+			}
+		}
+		s.Managed = s.Reason == ""
+		a.s.Routes = append(a.s.Routes, s)
+	}
+}
+
+// settings compares what the enabled profile sets beside the algorithm and the
+// qdisc with the host.
+func (a *assessment) settings() {
+	if a.st == nil {
+		return
+	}
+	trees, _ := a.h.Qdiscs.Trees() // only the links need them
+	profile, ok := profiles[a.st.Enabled.Profile]
+	if !ok {
+		return
+	}
+	w, err := profile(View{a.f, trees, a.routeList}, *a.st.Enabled)
+	if err != nil {
+		return // the verdict tells
+	}
+	s := &session{h: a.h, facts: a.f, st: a.st, routes: a.routeList}
+	for _, x := range w.Settings {
+		if x.Kind != KindRoute && x.Kind != KindSysctl || slices.Contains(bootKeys, sysctl.Key(x.Name)) {
+			continue
+		}
+		out := StatusSetting{Setting: x.ID(), Wanted: x.Want, AtLeast: x.Floor, Why: x.Why}
+		r := a.st.record(x.Kind, x.Name)
+		cur, err := s.current(x)
+		if err == nil {
+			out.Live = &cur
+		}
+		switch {
+		case errors.Is(err, sysctl.ErrMissing):
+			out.State = StateAbsent
+		case a.st.refused(x) != "":
+			out.State = StateRefused
+		case err != nil, !(Record{Wanted: x.Want, Floor: floorOf(x)}).had(cur):
+			out.State = StateDrifted
+			drifted := func(d Drift) bool { return d.Setting == x.ID() }
+			if err == nil && !slices.ContainsFunc(a.s.Drift, drifted) {
+				a.s.Drift = append(a.s.Drift, Drift{Setting: x.ID(), Wanted: x.Want, Live: cur})
+			}
+		case r == nil, len(r.Wrote) == 0, !x.Floor && sysctl.Equal(r.Original, cur):
+			out.State = StateKept
+		case r.ours(cur):
+			out.State = StateSet
+		default:
+			out.State = StateForeign
+		}
+		a.s.Settings = append(a.s.Settings, out)
+	}
+}
+
+func floorOf(w Setting) string {
+	if w.Floor {
+		return w.Want
+	}
+	return ""
 }
 
 // bootKeys are the keys whose next boot is foretold.
 var bootKeys = []sysctl.Key{sysctl.CongestionControl, sysctl.DefaultQdisc}
+
+// bootKeys are those, and what else accel has written.
+func (a *assessment) bootKeys() []sysctl.Key {
+	keys := slices.Clone(bootKeys)
+	if a.st == nil {
+		return keys
+	}
+	for _, r := range a.st.Records {
+		if k := sysctl.Key(r.Name); r.Kind == KindSysctl && r.Wanted != "" && len(r.Wrote) > 0 && !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
 
 func (a *assessment) boot() {
 	for _, o := range []struct {
@@ -206,7 +290,7 @@ func (a *assessment) boot() {
 		if o.order == sysctl.Systemd {
 			a.systemd = c
 		}
-		for _, k := range bootKeys {
+		for _, k := range a.bootKeys() {
 			if as, ok := c.Lookup(k); ok {
 				a.s.Boot = append(a.s.Boot, BootValue{Key: k.String(), Value: sysctl.Printable(as.Value), File: as.File, Line: as.Line, Order: o.name})
 			}
@@ -263,7 +347,7 @@ func (a *assessment) bootDrift() []Drift {
 		if b.Order != "systemd" || err != nil {
 			continue
 		}
-		if r := a.st.record(KindSysctl, string(k)); r != nil && r.Wanted != "" && !sysctl.Equal(b.Value, r.Wanted) {
+		if r := a.st.record(KindSysctl, string(k)); r != nil && r.Wanted != "" && !r.had(b.Value) {
 			out = append(out, Drift{Setting: text.T("next boot: %s", b.Key), Wanted: r.Wanted, Live: fmt.Sprintf("%s (%s:%d)", b.Value, b.File, b.Line)})
 		}
 	}
@@ -451,13 +535,13 @@ func (a *assessment) bootNotes() {
 	if a.systemd == nil {
 		return
 	}
-	for _, k := range bootKeys {
+	for _, k := range a.bootKeys() {
 		r := a.st.record(KindSysctl, string(k))
 		as, ok := a.systemd.Lookup(k)
 		if r == nil || r.Wanted == "" || !ok || as.File == SysctlFile {
 			continue
 		}
-		if !sysctl.Equal(as.Value, r.Wanted) && a.s.Service != nil && a.s.Service.Enabled {
+		if !r.had(as.Value) && a.s.Service != nil && a.s.Service.Enabled {
 			a.note(text.T("%s:%d sorts after accel's file and sets %s = %s at boot; the service puts %s back", as.File, as.Line, k, sysctl.Printable(as.Value), r.Wanted))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"accel/pkg/qdisc"
+	"accel/pkg/route"
 	"accel/pkg/sysctl"
 	"accel/pkg/text"
 )
@@ -63,6 +64,7 @@ func disable(ctx context.Context, h *Host, dryRun bool) (*Result, error) {
 		s.facts = f
 	}
 	treesErr := s.readTrees()
+	s.readRoutes()
 
 	steps := s.undoSteps(res, treesErr)
 	res.Changed = true
@@ -195,6 +197,13 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 			continue // last, see undoAllowed
 		}
 		w := Setting{Kind: r.Kind, Name: r.Name, Want: r.Original}
+		if r.Floor != "" && len(r.Wrote) == 0 {
+			continue // the host had it, and accel wrote nothing
+		}
+		if r.Kind == KindRoute && s.routesErr != nil {
+			res.Left = append(res.Left, Left{Setting: r.ID(), Original: r.Original, Reason: s.routesErr.Error(), Failed: true})
+			continue
+		}
 		if r.Kind == KindQdisc {
 			t := findTree(s.trees, r.Name)
 			switch {
@@ -210,7 +219,7 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 		}
 		cur, err := s.current(w)
 		switch {
-		case errors.Is(err, sysctl.ErrMissing), errors.Is(err, qdisc.ErrNoLink):
+		case errors.Is(err, sysctl.ErrMissing), errors.Is(err, qdisc.ErrNoLink), errors.Is(err, route.ErrNoRoute):
 			continue // not there, so nothing of ours is there
 		case err != nil:
 			res.Left = append(res.Left, Left{Setting: r.ID(), Original: r.Original, Reason: err.Error(), Failed: true})

@@ -28,7 +28,7 @@ type fakeHost struct {
 	values   map[sysctl.Key]string    // /proc/sys
 	modules  map[string]kernel.Origin // algorithms and qdisc kinds by name
 	links    map[string]*fakeLink
-	routes   []route.Route
+	routes   []route.Route // each with its own name
 	files    map[string]string
 	dirs     map[string]bool
 	unsynced map[string]*string // what a power cut may bring back
@@ -349,7 +349,35 @@ func (q fakeQdiscs) Rebuild(link string) error {
 
 type fakeRoutes struct{ f *fakeHost }
 
-func (r fakeRoutes) Defaults() ([]route.Route, error) { return r.f.routes, nil }
+func (r fakeRoutes) Defaults() ([]route.Route, error) { return slices.Clone(r.f.routes), nil }
+
+func (r fakeRoutes) Set(name string, m route.Metric, value int) error {
+	for i := range r.f.routes {
+		x := &r.f.routes[i]
+		if x.Name() != name || x.Table != 254 {
+			continue
+		}
+		if x.Special != "" {
+			return route.ErrSpecial
+		}
+		if x.Value(m) == value {
+			return nil
+		}
+		if err := r.f.step("%s of %s = %d", m, name, value); err != nil {
+			return err
+		}
+		switch m {
+		case route.InitCwnd:
+			x.InitialCwnd = value
+		case route.InitRwnd:
+			x.InitialRwnd = value
+		default:
+			return route.ErrMetric
+		}
+		return nil
+	}
+	return route.ErrNoRoute
+}
 
 type fakeSockets struct{ f *fakeHost }
 

@@ -47,7 +47,7 @@ func Heal(ctx context.Context, h *Host, o HealOptions) (*Result, error) {
 	if !ok {
 		return nil, problem(ExitFailed, nil, text.T("there is no profile %q", e.Profile), text.T("Choose one of: %s.", join(Profiles())))
 	}
-	w, err := profile(s.facts, s.trees, e)
+	w, err := profile(s.view(), e)
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +119,9 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 	s := &session{h: h, st: st}
 	var out []Drift
 	treesErr := s.readTrees()
+	if slices.ContainsFunc(st.Records, func(r Record) bool { return r.Kind == KindRoute && r.Wanted != "" }) {
+		s.readRoutes()
+	}
 	for _, r := range st.Records {
 		if r.Wanted == "" {
 			continue
@@ -132,11 +135,20 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 				d.Live = text.T("no such key")
 			case err != nil:
 				return out, err
-			case sysctl.Equal(cur, r.Wanted):
+			case r.had(cur):
 				continue
 			default:
 				d.Live = cur
 			}
+		case KindRoute:
+			cur, err := s.current(Setting{Kind: r.Kind, Name: r.Name})
+			if err != nil || r.had(cur) {
+				continue // not known, or the route is not there; or as wanted
+			}
+			if name, _, _ := splitRoute(r.Name); findRoute(s.routes, name).Special != "" {
+				continue // not accel's to change by now
+			}
+			d.Live = cur
 		case KindQdisc:
 			t := findTree(s.trees, r.Name)
 			if treesErr != nil || t == nil {

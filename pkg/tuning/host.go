@@ -52,9 +52,10 @@ type Qdiscs interface {
 	Rebuild(link string) error
 }
 
-// Routes reads the default routes.
+// Routes reads the default routes and changes their metrics.
 type Routes interface {
 	Defaults() ([]route.Route, error)
+	Set(name string, m route.Metric, value int) error
 }
 
 // Sockets asks the kernel through sockets.
@@ -104,6 +105,9 @@ func (liveQdiscs) Rebuild(link string) error    { return qdisc.Rebuild(link) }
 type liveRoutes struct{}
 
 func (liveRoutes) Defaults() ([]route.Route, error) { return route.Defaults() }
+func (liveRoutes) Set(name string, m route.Metric, value int) error {
+	return route.Set(name, m, value)
+}
 
 type liveSockets struct{}
 

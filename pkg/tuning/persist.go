@@ -59,7 +59,7 @@ func differ(have, want map[string][]byte) (names []string) {
 func persisted(s *State) map[string][]byte {
 	var kv []sysctl.KeyValue
 	for _, r := range s.Records {
-		if r.Kind == KindSysctl && r.Wanted != "" {
+		if r.Kind == KindSysctl && r.Wanted != "" && len(r.Wrote) > 0 {
 			kv = append(kv, sysctl.KeyValue{Key: sysctl.Key(r.Name), Value: r.Wanted})
 		}
 	}

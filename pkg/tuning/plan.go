@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"accel/pkg/kernel"
 	"accel/pkg/qdisc"
+	"accel/pkg/route"
 	"accel/pkg/sysctl"
 	"accel/pkg/text"
 )
@@ -18,9 +20,9 @@ func (s *session) plan(settings []Setting, except []string) []Step {
 	first := s.st.record(KindSysctl, string(sysctl.DefaultQdisc)) == nil
 	steps := []Step{}
 	keep := slices.Clone(except)
-	for _, w := range settings {
-		steps = append(steps, s.compare(w, first))
-		keep = append(keep, w.ID())
+	for i := range settings {
+		steps = append(steps, s.compare(&settings[i], first))
+		keep = append(keep, settings[i].ID())
 	}
 	if first && s.st.record(KindSysctl, string(sysctl.DefaultQdisc)) != nil {
 		s.seeLinks()
@@ -33,8 +35,10 @@ func (s *session) plan(settings []Setting, except []string) []Step {
 }
 
 // compare makes the step of one setting. first says that accel has not touched
-// the default qdisc before.
-func (s *session) compare(w Setting, first bool) Step {
+// the default qdisc before. The value of a floor becomes the one that this host
+// gets.
+func (s *session) compare(wish *Setting, first bool) Step {
+	w := *wish
 	st := Step{Setting: w.ID(), Wanted: w.Want, Required: w.Required, Why: w.Why, Action: Set}
 	cur, err := s.current(w)
 	if err != nil {
@@ -42,6 +46,9 @@ func (s *session) compare(w Setting, first bool) Step {
 		return st
 	}
 	st.Current = &cur
+	if w.Floor {
+		return s.compareFloor(wish, st)
+	}
 	if sysctl.Equal(cur, w.Want) && !s.mixed(w) {
 		st.Action = Keep
 	}
@@ -64,6 +71,63 @@ func (s *session) compare(w Setting, first bool) Step {
 	return st
 }
 
+// compareFloor completes the step of a setting that is at least something.
+func (s *session) compareFloor(wish *Setting, st Step) Step {
+	floor, cur := wish.Want, *st.Current
+	r := s.st.record(wish.Kind, wish.Name)
+	if r != nil && !r.ours(cur) && (wish.Kind == KindRoute || len(r.Wrote) == 0) {
+		// Somebody made the route anew, or accel has not touched this yet: what
+		// is there now is what will be put back.
+		r.Original = cur
+	}
+	base := cur
+	if r != nil && r.ours(cur) {
+		base = r.Original
+	}
+	if wish.Kind == KindSysctl {
+		base = raise(base, s.elsewhere(sysctl.Key(wish.Name)))
+	}
+	wish.Want = raise(base, floor)
+	st.Wanted = wish.Want
+	switch {
+	case !reaches(wish.Want, floor):
+		st.Action, st.Reason = Skip, text.T("its value %q is not understood", cur)
+		return st
+	case !sysctl.Equal(cur, wish.Want):
+		s.intend(*wish, cur, cur)
+	case r != nil && r.ours(cur):
+		st.Action = Keep
+		s.intend(*wish, cur, cur)
+	default:
+		// As good or better without accel: nothing to write, now or at boot. A
+		// record without a value of accel's lets the agent see when it falls.
+		st.Action = Keep
+		if r == nil {
+			s.st.Records = append(s.st.Records, Record{Kind: wish.Kind, Name: wish.Name, Original: cur})
+			r = &s.st.Records[len(s.st.Records)-1]
+		}
+		if len(r.Wrote) == 0 {
+			r.Wanted = floor
+		}
+	}
+	s.st.record(wish.Kind, wish.Name).Floor = floor
+	return st
+}
+
+// elsewhere is what the other files of sysctl.d set a key to at boot; "" where
+// none does. Accel's file is read last, so it must not ask for less.
+func (s *session) elsewhere(k sysctl.Key) string {
+	if s.boot == nil {
+		c, err := sysctl.ReadConfig(s.h.Root, sysctl.Systemd)
+		if err != nil {
+			return "" // the boot reads none of it either
+		}
+		s.boot = c.Without(SysctlFile)
+	}
+	a, _ := s.boot.Lookup(k)
+	return a.Value
+}
+
 // retire ends the wishes of the records that are not to be kept, and makes the
 // steps that put their originals back.
 func (s *session) retire(keep []string) []Step {
@@ -73,7 +137,7 @@ func (s *session) retire(keep []string) []Step {
 		if slices.Contains(keep, r.ID()) || r.Name == string(sysctl.AllowedCongestionControl) {
 			continue
 		}
-		r.Wanted = ""
+		r.Wanted, r.Floor = "", ""
 		t := findTree(s.trees, r.Name)
 		if r.Kind == KindQdisc && (t == nil || !t.KernelMade() && !t.Leftover()) {
 			continue // not there now, or somebody's: the original is kept for later
@@ -174,6 +238,13 @@ func (s *session) current(w Setting) (string, error) {
 	switch w.Kind {
 	case KindSysctl:
 		return s.h.Sysctl.Read(sysctl.Key(w.Name))
+	case KindRoute:
+		name, m, _ := splitRoute(w.Name)
+		r := findRoute(s.routes, name)
+		if r == nil {
+			return "", route.ErrNoRoute
+		}
+		return strconv.Itoa(r.Value(m)), nil
 	case KindQdisc:
 		t := findTree(s.trees, w.Name)
 		if t == nil {

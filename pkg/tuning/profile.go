@@ -5,6 +5,7 @@ import (
 
 	"accel/pkg/kernel"
 	"accel/pkg/qdisc"
+	"accel/pkg/route"
 	"accel/pkg/sysctl"
 	"accel/pkg/text"
 )
@@ -17,13 +18,23 @@ type Wishes struct {
 	Notes    []string
 }
 
+// View is what a profile sees of a host.
+type View struct {
+	Facts  *kernel.Facts
+	Trees  []qdisc.Tree
+	Routes []route.Route
+}
+
+func (s *session) view() View { return View{s.facts, s.trees, s.routes} }
+
 // Profile turns facts into settings. It decides and changes nothing; what is
 // not possible at all on this host is a *Problem.
-type Profile func(f *kernel.Facts, trees []qdisc.Tree, e Enabled) (*Wishes, error)
+type Profile func(v View, e Enabled) (*Wishes, error)
 
 // profiles by name. A new profile is added here and nowhere else.
 var profiles = map[string]Profile{
 	"basic": basic,
+	"boost": boost,
 }
 
 // Profiles lists the names of the profiles, sorted.
@@ -38,7 +49,8 @@ func Profiles() []string {
 
 // basic is the algorithm, the qdisc it works best with on every suitable link,
 // and the modules for both.
-func basic(f *kernel.Facts, trees []qdisc.Tree, e Enabled) (*Wishes, error) {
+func basic(v View, e Enabled) (*Wishes, error) {
+	f, trees := v.Facts, v.Trees
 	w := &Wishes{}
 	if err := possible(f, e.Algorithm); err != nil {
 		return nil, err
@@ -115,4 +127,31 @@ func foreignKernel(f *kernel.Facts) bool {
 // pacing, May 2017); before that it relies on fq.
 func needsFq(f *kernel.Facts, algorithm string) bool {
 	return isBBR(algorithm) && f.Release.Major > 0 && !f.Release.AtLeast(4, 13)
+}
+
+// boostTable holds every value of the profile boost.
+var boostTable = []boosted{
+	// An initial window of 64 segments, 90 KB, in the place of 10: a page or a
+	// picture leaves in one round trip where it took three. More than about 45
+	// segments are of use only to a client whose first receive window is larger
+	// than the usual 64 KB.
+	{metric: route.InitCwnd, floor: true, value: fixed("64"), why: func(hostSize) string {
+		return text.T("a short answer leaves in one round trip")
+	}},
+	// The same for what is sent to this host.
+	{metric: route.InitRwnd, floor: true, value: fixed("64"), why: func(hostSize) string {
+		return text.T("a short request arrives in one round trip")
+	}},
+	// A connection that was idle, as one kept alive between two pages is, goes
+	// on at the rate it had. BBR paces it, so it is no burst.
+	{sysctl: "net/ipv4/tcp_slow_start_after_idle", value: fixed("0"), why: func(hostSize) string {
+		return text.T("a connection that was idle goes on at its rate")
+	}},
+	// The third number is the ceiling of the kernel's own tuning of each socket;
+	// the first two are left.
+	{sysctl: "net/ipv4/tcp_wmem", floor: true, value: triple, why: hostSize.bufferWhy},
+	{sysctl: "net/ipv4/tcp_rmem", floor: true, value: triple, why: hostSize.bufferWhy},
+	// The same for programs that set their buffers themselves.
+	{sysctl: "net/core/wmem_max", floor: true, value: single, why: hostSize.bufferWhy},
+	{sysctl: "net/core/rmem_max", floor: true, value: single, why: hostSize.bufferWhy},
 }

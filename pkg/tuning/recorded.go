@@ -84,6 +84,8 @@ func (r recorded) Defaults() ([]route.Route, error) {
 	return r.routes, nil
 }
 
+func (r recorded) Set(string, route.Metric, int) error { return errNotRecorded }
+
 func (r recorded) SelfConnect(context.Context) (socket.Evidence, error) {
 	return socket.Evidence{}, errNotRecorded
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"accel/pkg/files"
@@ -16,8 +17,9 @@ import (
 )
 
 // stateVersion is the layout of state.json. A newer one is refused: an older
-// accel must not undo what it does not understand.
-const stateVersion = 1
+// accel must not undo what it does not understand. Version 1 knew no floors and
+// no routes; it is read as it is.
+const stateVersion = 2
 
 // Phase tells how far a command got. Anything but Settled on disk means that a
 // command was interrupted.
@@ -49,9 +51,10 @@ type State struct {
 type Record struct {
 	Kind     Kind     `json:"kind"`
 	Name     string   `json:"name"`
-	Original string   `json:"original"` // the value before accel first touched it
-	Wanted   string   `json:"wanted"`   // "" once the wish is gone
-	Wrote    []string `json:"wrote"`    // every value accel has written, or was about to
+	Original string   `json:"original"`        // the value before accel first touched it
+	Wanted   string   `json:"wanted"`          // "" once the wish is gone
+	Wrote    []string `json:"wrote"`           // every value accel has written, or was about to; none where the host had it already
+	Floor    string   `json:"floor,omitempty"` // for a setting that is at least something: what its numbers must reach
 }
 
 // Refusal is an optional wish that the host did not grant.
@@ -81,6 +84,14 @@ func (s *State) ours(r *Record, live string) bool {
 	return r.ours(live) || r.Kind == KindQdisc && slices.Contains(s.Defaults, live)
 }
 
+// had: the live value is as wished, or better.
+func (r Record) had(live string) bool {
+	if r.Floor != "" {
+		return reaches(live, r.Floor)
+	}
+	return sysctl.Equal(live, r.Wanted)
+}
+
 func (s *State) record(k Kind, name string) *Record {
 	for i := range s.Records {
 		if s.Records[i].Kind == k && s.Records[i].Name == name {
@@ -92,7 +103,7 @@ func (s *State) record(k Kind, name string) *Record {
 
 func (s *State) refused(w Setting) string {
 	for _, r := range s.Refused {
-		if r.Kind == w.Kind && r.Name == w.Name && r.Wanted == w.Want {
+		if r.Kind == w.Kind && r.Name == w.Name && (r.Wanted == w.Want || w.Floor) {
 			return r.Reason
 		}
 	}
@@ -154,7 +165,7 @@ func parseState(data []byte) (*State, error) {
 	if err := d.Decode(&s); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDamagedState, err)
 	}
-	if s.Version != stateVersion || !slices.Contains([]Phase{Settled, Enabling, Disabling}, s.Phase) ||
+	if s.Version < 1 || !slices.Contains([]Phase{Settled, Enabling, Disabling}, s.Phase) ||
 		s.Enabled == nil || s.Enabled.Algorithm == "" {
 		return nil, fmt.Errorf("%w: it is incomplete", ErrDamagedState)
 	}
@@ -163,6 +174,7 @@ func parseState(data []byte) (*State, error) {
 			return nil, fmt.Errorf("%w: record %q is not one of accel's", ErrDamagedState, r.Name)
 		}
 	}
+	s.Version = stateVersion
 	return &s, nil
 }
 
@@ -173,6 +185,10 @@ func validRecord(r Record) bool {
 	case KindSysctl:
 		k, err := sysctl.ParseKey(r.Name)
 		return err == nil && string(k) == r.Name && strings.HasPrefix(r.Name, "net/")
+	case KindRoute:
+		_, _, ok := splitRoute(r.Name)
+		_, err := strconv.ParseUint(r.Original, 10, 16)
+		return ok && err == nil
 	case KindQdisc:
 		return r.Name != "" && !strings.ContainsAny(r.Name, "/ \t\n")
 	}

@@ -157,7 +157,8 @@ type Status struct {
 	Algorithm      StatusAlgorithm      `json:"algorithm"`
 	Connections    map[string]int       `json:"connections"` // null: not known
 	Qdisc          StatusQdisc          `json:"qdisc"`
-	Routes         []route.Route        `json:"routes"` // default routes; null: not known
+	Routes         []StatusRoute        `json:"routes"`   // default routes; null: not known
+	Settings       []StatusSetting      `json:"settings"` // what the enabled profile sets beside algorithm and qdisc
 	Boot           []BootValue          `json:"boot"`
 	Service        *ServiceState        `json:"service"` // null: not known (a recorded host)
 	Drift          []Drift              `json:"drift"`
@@ -212,6 +213,37 @@ type StatusLink struct {
 	Managed             bool          `json:"managed"`
 	Reason              string        `json:"reason"` // why it is not managed
 	placeholder         bool          // a rebuild was interrupted
+}
+
+// StatusRoute is one default route, or one path of it, and whether its metrics
+// are accel's to set. Where the enabled profile sets none, none is managed.
+type StatusRoute struct {
+	route.Route
+	Managed bool   `json:"managed"`
+	Reason  string `json:"reason"` // why it is not managed
+}
+
+// SettingState says whose the live value of a setting is.
+type SettingState string
+
+// The states of a setting.
+const (
+	StateSet     SettingState = "set"     // accel's
+	StateKept    SettingState = "kept"    // the host had it, or more, before accel, which wrote nothing
+	StateForeign SettingState = "foreign" // somebody set it to more since
+	StateAbsent  SettingState = "absent"  // this kernel, or this network namespace, does not have it
+	StateRefused SettingState = "refused" // the host did not take it
+	StateDrifted SettingState = "drifted" // not as wished
+)
+
+// StatusSetting is one setting of the enabled profile.
+type StatusSetting struct {
+	Setting string       `json:"setting"`
+	Wanted  string       `json:"wanted"`
+	AtLeast bool         `json:"at_least"` // Wanted is a floor; a 0 in it asks for nothing
+	Live    *string      `json:"live"`     // null: not there or not readable
+	State   SettingState `json:"state"`
+	Why     string       `json:"why"`
 }
 
 // BootValue is what the next boot sets for a key and which line decides.

@@ -1,0 +1,160 @@
+package tuning
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"accel/pkg/kernel"
+	"accel/pkg/route"
+	"accel/pkg/sysctl"
+)
+
+const (
+	wmem = sysctl.Key("net/ipv4/tcp_wmem")
+	rmem = sysctl.Key("net/ipv4/tcp_rmem")
+	idle = sysctl.Key("net/ipv4/tcp_slow_start_after_idle")
+)
+
+// withBoost gives a fake host what the profile boost is about.
+func withBoost(f *fakeHost) *fakeHost {
+	for k, v := range map[sysctl.Key]string{
+		wmem: "4096 16384 4194304", rmem: "4096 131072 6291456", idle: "1", "net/core/wmem_max": "212992", "net/core/rmem_max": "212992",
+	} {
+		f.values[k], f.boot[k] = v, v
+	}
+	f.routes = []route.Route{
+		{Family: "inet", Dst: "default", Link: "eth0", Table: 254, Metric: 100, Protocol: "dhcp"},
+		{Family: "inet6", Dst: "default", Link: "eth0", Table: 254, Metric: 1024, Protocol: "ra", Special: route.Advertised},
+		{Family: "inet", Dst: "default", Link: "eth1", Table: 100, Protocol: "static", Special: route.PolicyTable},
+	}
+	return f
+}
+
+func state(s *Status, setting string) SettingState {
+	for _, x := range s.Settings {
+		if x.Setting == setting {
+			return x.State
+		}
+	}
+	return ""
+}
+
+func TestBoost(t *testing.T) {
+	f := withBoost(newFakeHost())
+	f.links["eth1"].kind = "fq_codel"
+	f.values["net/core/wmem_max"] = "134217728" // more than boost asks
+	before := f.seen()
+	res := mustEnable(t, f, Request{Profile: "boost"})
+	if res.Status.Verdict != Good {
+		t.Fatalf("%s: %s %v", res.Status.Verdict, res.Status.Reason, res.Status.Drift)
+	}
+	if got := f.routes[0].InitialCwnd; got != 64 {
+		t.Errorf("initcwnd %d", got)
+	}
+	if f.routes[1].InitialCwnd != 0 || f.routes[2].InitialCwnd != 0 {
+		t.Errorf("a route that is not accel's was changed: %+v", f.routes)
+	}
+	if f.values[wmem] != "4096 16384 8388608" || f.values[idle] != "0" || f.values["net/core/wmem_max"] != "134217728" {
+		t.Errorf("values: %v", f.values)
+	}
+	file := f.files[SysctlFile]
+	if !strings.Contains(file, "net.ipv4.tcp_wmem = 4096 16384 8388608\n") || strings.Contains(file, "wmem_max") {
+		t.Errorf("the file:\n%s", file)
+	}
+	for setting, want := range map[string]SettingState{
+		"net.ipv4.tcp_wmem": StateSet, "net.core.wmem_max": StateKept, "route default dev eth0 metric 100 initcwnd": StateSet,
+	} {
+		if got := state(res.Status, setting); got != want {
+			t.Errorf("%s is %q, want %q", setting, got, want)
+		}
+	}
+	for _, n := range []string{"-6 default dev eth0 metric 1024", "default dev eth1"} {
+		if !strings.Contains(strings.Join(res.Notes, "\n"), n) {
+			t.Errorf("the route %s is not named in %q", n, res.Notes)
+		}
+	}
+	if again := mustEnable(t, f, Request{Profile: "boost"}); again.Changed {
+		t.Errorf("a second enable changed %+v", again.Steps)
+	}
+
+	// Somebody raises one value, lowers another, and DHCP makes the route anew.
+	f.values[rmem] = "4096 131072 67108864"
+	f.values["net/core/wmem_max"] = "1000"
+	f.values[wmem] = "4096 16384 65536"
+	f.routes[0].InitialCwnd, f.routes[0].InitialRwnd = 0, 0
+	drift, err := Drifts(t.Context(), f.host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range drift {
+		names = append(names, d.Setting)
+	}
+	slices.Sort(names)
+	if diff := cmp.Diff([]string{"net.core.wmem_max", "net.ipv4.tcp_wmem", "route default dev eth0 metric 100 initcwnd"}, slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, "initrwnd") })); diff != "" {
+		t.Error(diff)
+	}
+	if s := mustAssess(t, f); s.Verdict != Drifted || state(s, "net.ipv4.tcp_rmem") != StateForeign {
+		t.Errorf("%s, %v", s.Verdict, s.Settings)
+	}
+	if _, err := Heal(t.Context(), f.host(), HealOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if s := mustAssess(t, f); s.Verdict != Good {
+		t.Errorf("after healing: %s %v", s.Reason, s.Drift)
+	}
+	if f.values[rmem] != "4096 131072 67108864" || f.values["net/core/wmem_max"] != "8388608" || f.routes[0].InitialCwnd != 64 {
+		t.Errorf("after healing: %v %+v", f.values, f.routes)
+	}
+
+	// basic and back are exact, too.
+	mustEnable(t, f, Request{})
+	if f.routes[0].InitialCwnd != 0 || f.values[wmem] != "4096 16384 4194304" || f.values[idle] != "1" || strings.Contains(f.files[SysctlFile], "wmem") {
+		t.Errorf("after enabling basic: %v %+v\n%s", f.values, f.routes, f.files[SysctlFile])
+	}
+	mustEnable(t, f, Request{Profile: "boost"})
+	res2, err := Disable(t.Context(), f.host(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res2.Left) != 0 {
+		t.Errorf("left: %v", res2.Left)
+	}
+	before.Values["net/core/wmem_max"] = "1000"  // somebody's
+	before.Values[rmem] = "4096 131072 67108864" // somebody's
+	if diff := cmp.Diff(before, f.seen()); diff != "" {
+		t.Errorf("after disable (-before +after):\n%s", diff)
+	}
+}
+
+func TestRaise(t *testing.T) {
+	for _, c := range []struct{ value, floor, want string }{
+		{"10", "64", "64"}, {"100", "64", "100"}, {"0", "64", "64"}, {"4096\t16384\t4194304", "0 0 8388608", "4096 16384 8388608"},
+		{"4096 16384 99999999", "0 0 8388608", "4096 16384 99999999"}, {"1 2 3", "4 1 4", "4 2 4"}, {"x", "64", "x"}, {"1 2", "0 0 3", "1 2"}, {"", "3", ""}, {"-1", "3", "-1"},
+	} {
+		if got := raise(c.value, c.floor); got != c.want {
+			t.Errorf("%q with %q: %q, want %q", c.value, c.floor, got, c.want)
+		}
+	}
+}
+
+// Ceilings follow memory.
+func TestBuffer(t *testing.T) {
+	speed := func(n int) *int { return &n }
+	for _, c := range []struct {
+		memory uint64
+		speed  *int
+		want   uint64
+	}{
+		{128 << 20, nil, 2 << 20}, {256 << 20, nil, 4 << 20}, {512 << 20, nil, 8 << 20}, {1 << 30, nil, 16 << 20}, {0, nil, 8 << 20},
+		{4 << 30, nil, 64 << 20}, {64 << 30, nil, 64 << 20}, {64 << 30, speed(100), 9961472}, {64 << 30, speed(10000), 64 << 20}, {512 << 20, speed(100), 8 << 20}, {512 << 20, speed(10), 983040},
+	} {
+		f := &kernel.Facts{MemoryBytes: c.memory, Links: []kernel.Link{{Name: "eth0", Hardware: true, SpeedMbit: c.speed}, {Name: "veth0", SpeedMbit: speed(10000)}}}
+		if got := sizeOf(f).buffer(); got != c.want {
+			t.Errorf("%d MiB, %v: %d, want %d", c.memory>>20, c.speed, got, c.want)
+		}
+	}
+}
