@@ -788,6 +788,7 @@ var zh = Catalogue{
 	"%s: %s, the host did not take %s":                                                                 "%s：%s，主机没有接受 %s",
 	"a short request arrives in one round trip":                                                        "短的请求在一个往返内到达",
 	"new default routes are noticed only by what drifts: %s":                                           "新的默认路由只能通过偏离的值发现：%s",
+	"%d MiB, the most for one socket":                                                                  "%d MiB，一个套接字的上限",
 	"one socket may buffer 1/%d of the memory":                                                         "一个套接字最多缓冲内存的 1/%d",
 	"it belongs to policy routing":                                                                     "它属于策略路由",
 	"%s: %s, kept as it was":                                                                           "%s：%s，保持原样",

@@ -197,7 +197,10 @@ func (z hostSize) bufferWhy() string {
 	if memory == 0 {
 		memory = assumedMemory
 	}
-	if b := z.buffer(); b < mostBuffer && b == memory/memoryShare&^(1<<16-1) {
+	switch b := z.buffer(); b {
+	case mostBuffer:
+		return text.T("%d MiB, the most for one socket", b>>20)
+	case memory / memoryShare &^ (1<<16 - 1):
 		return text.T("one socket may buffer 1/%d of the memory", memoryShare)
 	}
 	return text.T("what the link can have in flight over %d ms", farthest)

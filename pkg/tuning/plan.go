@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"accel/pkg/kernel"
 	"accel/pkg/qdisc"
@@ -73,7 +74,8 @@ func (s *session) compare(wish *Setting, first bool) Step {
 
 // compareFloor completes the step of a setting that is at least something.
 func (s *session) compareFloor(wish *Setting, st Step) Step {
-	floor, cur := wish.Want, *st.Current
+	floor, cur := wish.Want, strings.Join(strings.Fields(*st.Current), " ") // tabs between the numbers
+	st.Current = &cur
 	r := s.st.record(wish.Kind, wish.Name)
 	if r != nil && !r.ours(cur) && (wish.Kind == KindRoute || len(r.Wrote) == 0) {
 		// Somebody made the route anew, or accel has not touched this yet: what
