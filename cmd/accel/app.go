@@ -19,7 +19,7 @@ func (a *accel) commands() *cli.App {
 		return &cli.BoolFlag{Name: "dry-run", Usage: text.T("show what would be done, change nothing; works without root")}
 	}
 	yes := func() cli.Flag {
-		return &cli.BoolFlag{Name: "yes", Usage: text.T("answer every question with yes (for scripts; this command asks none)")}
+		return &cli.BoolFlag{Name: "yes", Usage: text.T("answer every question with yes (for scripts; only doctor asks any)")}
 	}
 	return &cli.App{
 		Name:            "accel",
@@ -35,7 +35,7 @@ func (a *accel) commands() *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {},
 		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return usage(err.Error(), "") },
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "root", Usage: text.T("look at the recorded host or mounted image in `DIR` (detect and status only)")},
+			&cli.StringFlag{Name: "root", Usage: text.T("look at the recorded host or mounted image in `DIR` (detect, status and doctor only)")},
 			&cli.BoolFlag{Name: "version", Usage: text.T("print the version")},
 		},
 		Commands: []*cli.Command{
@@ -79,6 +79,20 @@ func (a *accel) commands() *cli.App {
 					asJSON(),
 				},
 				Action: a.detect,
+			},
+			{
+				Name:        "doctor",
+				Usage:       text.T("say what else here sets the same things, and clean up after other tools"),
+				Description: text.T("Says for every key of accel's what it is now, what the next boot sets, and which line of which file decides that; names what other scripts left behind and which of their settings do harm. With --fix it takes out what it can attribute to a known tool, after showing every change and asking; --undo puts all of it back. The exit code is 0 where nothing was found, 4 where something was."),
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "fix", Usage: text.T("take out what known tools left: shows every change, asks, keeps copies")},
+					&cli.StringSliceFlag{Name: "only", Usage: text.T("with --fix: only what the tool or rule `RULE` is about; may be repeated")},
+					&cli.BoolFlag{Name: "undo", Usage: text.T("put back everything that --fix took out")},
+					dryRun(),
+					yes(),
+					asJSON(),
+				},
+				Action: a.doctor,
 			},
 			{
 				Name:        "probe",

@@ -177,7 +177,7 @@ func checkOptions(app *cli.App, command *cli.Command, options []option) error {
 		case o.name == "root":
 			if !readsRecorded(command) {
 				return usage(text.T("--root is for looking at a recorded host or a mounted image; %s works on this host only", command.Name),
-					text.T("Use it with detect or status: accel --root %s status", o.value))
+					text.T("Use it with detect, status or doctor: accel --root %s status", o.value))
 			}
 		case !hasFlag(command.Flags, o.name):
 			var names []string
@@ -328,7 +328,9 @@ func repeats(c *cli.Command, name string) bool {
 }
 
 // readsRecorded: the commands that --root is for.
-func readsRecorded(c *cli.Command) bool { return c.Name == "detect" || c.Name == "status" }
+func readsRecorded(c *cli.Command) bool {
+	return c.Name == "detect" || c.Name == "status" || c.Name == "doctor"
+}
 
 func commandNames(app *cli.App) string {
 	var names []string

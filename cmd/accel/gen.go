@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"accel/pkg/doctor"
 	"accel/pkg/text"
 )
 
@@ -41,6 +42,7 @@ var fixedWords = map[string]string{
 	"qdisc":   "fq fq_codel fq_pie cake pfifo_fast sfq codel pie",
 	"profile": "basic",
 	"size":    "16M 64M 256M 1G",
+	"only":    strings.Join(doctor.IDs(), " "),
 	"timeout": "10s 30s 60s 2m",
 	"path":    pathNames(),
 	"rate":    "10M 20M 100M 1G",

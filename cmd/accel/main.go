@@ -34,6 +34,8 @@ type accel struct {
 	errScreen screen
 	getenv    func(string) string
 	euid      func() int
+	in        io.Reader
+	asks      func() bool // there is somebody to ask
 	live      func() *tuning.Host
 	exit      int // of a command that failed in no way: the verdict's
 }
@@ -46,6 +48,8 @@ func newAccel(out, err io.Writer, getenv func(string) string) *accel {
 		errScreen: newScreen(err, getenv),
 		getenv:    getenv,
 		euid:      os.Geteuid,
+		in:        os.Stdin,
+		asks:      terminals,
 		live: func() *tuning.Host {
 			h := tuning.Live()
 			h.Service = agent.NewSystemd()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"accel/pkg/doctor"
 	"accel/pkg/lab"
 	"accel/pkg/probe"
 	"accel/pkg/text"
@@ -81,6 +82,7 @@ A command line that makes no sense is refused as a whole, with exit code 2.
 		}
 		b.WriteString(".El\n")
 	}
+	b.WriteString(manDoctor())
 	b.WriteString(manPaths())
 	b.WriteString(manRest())
 	return b.String()
@@ -140,6 +142,45 @@ makes to itself carry it and no default route carries another one
 proves nothing: an algorithm that is built into the kernel is not in it, and one
 that is loaded may be unused.
 `
+
+// manDoctor is the part about what doctor knows.
+func manDoctor() string {
+	return `.Sh WHAT DOCTOR KNOWS
+.Bl -tag -width Ds
+.It Next boot
+Two programs read the files of
+.Xr sysctl.d 5
+at boot, in two orders:
+.Xr systemd-sysctl 8 ,
+which does not read
+.Pa /etc/sysctl.conf ,
+and
+.Xr sysctl 8
+with
+.Fl -system ,
+which reads it last.
+Both are shown, with the lines that lose; then what comes later: ufw, the hooks
+of ifupdown and networkd, tuned, units,
+.Pa /etc/rc.local ,
+cron.
+.It Leftovers
+A tool is recognised by files of its own, or by a group of lines that it writes
+into a file of the system.
+Its settings are sorted into harmful ones, those that are as accel sets them,
+those without an effect on this kernel, and harmless ones.
+.It Fix
+Only lines that belong to a recognised tool are taken out; what a person wrote
+is shown and left.
+A file that holds nothing else goes as a whole.
+Copies and a journal are written before the first change.
+Live values that do harm are put to what the next boot will set.
+Where a tool has put an algorithm in force and accel is not enabled, accel is
+enabled with the same one first, so that nothing is interrupted.
+.It Rules for Fl -only
+` + sentences(strings.Join(doctor.IDs(), ", ")+".") + `
+.El
+`
+}
 
 // manPaths is the part about what compare emulates.
 func manPaths() string {
@@ -203,13 +244,17 @@ What is enabled and every original value, written before the first change.
 The last %[6]d probes that root made, for
 .Ic accel probe --history .
 A damaged one is set aside beside it.
+.It Pa %[7]s
+The copies that
+.Ic accel doctor --fix
+made, each clean-up in a directory of its own.
 .It Pa /usr/lib/systemd/system/accel.service
 The service, which runs
 .Ic accel agent .
 .It Pa %[4]s
 A lock and the last word of the service.
 .El
-`, tuning.SysctlFile, tuning.ModulesFile, tuning.StateFile, tuning.RuntimeDir, probe.HistoryFile, probe.MaxHistory)
+`, tuning.SysctlFile, tuning.ModulesFile, tuning.StateFile, tuning.RuntimeDir, probe.HistoryFile, probe.MaxHistory, doctor.Dir)
 	b.WriteString(`.Sh EXIT STATUS
 These numbers never change.
 .Pp
@@ -228,6 +273,9 @@ The command line makes no sense; nothing was done.
 Nothing is enabled.
 .It 4
 Needs attention: enabled, but not in force, or drifted.
+From
+.Ic doctor :
+something was found.
 .It 5
 Not possible on this host; also from
 .Ic status
@@ -269,6 +317,12 @@ on that server, from a machine of one of its users:
 .Bd -literal -offset indent
 # accel probe --to https://server.example/file
 # accel probe --history
+.Ed
+.Pp
+See what else sets the same things, and clean up after other scripts:
+.Bd -literal -offset indent
+$ accel doctor
+# accel doctor --fix
 .Ed
 .Pp
 In a script:
@@ -329,6 +383,18 @@ and
 .Sy left ,
 .Sy notes ,
 and the status at the end.
+.It Sy accel.doctor/1
+.Ic doctor :
+.Sy keys ,
+.Sy leftovers ,
+.Sy harmful ,
+.Sy writers ,
+and with
+.Fl -fix
+or
+.Fl -undo
+the
+.Sy change .
 .It Sy accel.probe/1
 .Ic probe :
 the kernel's account of the sending socket, rates in bit/s.
@@ -386,12 +452,16 @@ The rules that are never broken: originals are saved before anything is
 written; what is required succeeds or everything is undone; only files and keys
 of
 .Nm
-are touched; sizes and limits are never lowered; a qdisc that somebody
+are touched, except by
+.Ic doctor --fix ,
+which shows each change and keeps a copy;
+sizes and limits are never lowered; a qdisc that somebody
 configured is left alone, and so are loopback, bridges, tunnels and every other
 link that does not queue packets for a wire.
 .Pp
 .Ic status ,
-.Ic detect
+.Ic detect ,
+.Ic doctor
 and every
 .Fl -dry-run
 work without root and change nothing.

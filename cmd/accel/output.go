@@ -29,7 +29,8 @@ import (
 //     of the first.
 //   - What came from the kernel or a file is escaped before it is printed.
 //   - Progress is shown on a terminal only, on stderr, and wiped away.
-//   - Nothing is ever asked.
+//   - Only doctor asks, before it changes files of others, and never without a
+//     terminal.
 
 // columns is the widest line of text.
 const columns = 80
@@ -138,6 +139,12 @@ func (p *page) flush() {
 		}
 	}
 	p.rows = nil
+}
+
+// verbatim prints a line as it is, made safe but not folded.
+func (p *page) verbatim(s string) {
+	p.flush()
+	p.line(text.Safe(s))
 }
 
 func (p *page) line(s string) {

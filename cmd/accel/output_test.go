@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"accel/pkg/doctor"
 	"accel/pkg/kernel"
 	"accel/pkg/probe"
 	"accel/pkg/qdisc"
@@ -507,7 +508,7 @@ func TestWrite(t *testing.T) {
 func schemas(t *testing.T, every bool) map[string]*jsonschema.Schema {
 	t.Helper()
 	files, err := filepath.Glob("../../docs/schema/*.json")
-	if err != nil || len(files) != 9 {
+	if err != nil || len(files) != 10 {
 		t.Fatalf("%d schemas, %v", len(files), err)
 	}
 	c := jsonschema.NewCompiler()
@@ -667,7 +668,13 @@ func TestDocumentsMatchTheirSchemas(t *testing.T) {
 	recording.Routes, _ = json.Marshal([]route.Route{status.Routes[0].Route})
 	fill(reflect.ValueOf(&recording))
 
-	for _, doc := range []any{status, detect, result, probed, fetched, history, failed, recording} {
+	examined := doctor.Report{Schema: doctor.Schema, Verdict: doctor.Found, Exit: tuning.ExitAttention, Order: "systemd",
+		Keys:      []doctor.Key{{Boot: []doctor.Boot{{Order: "procps"}}}},
+		Leftovers: []doctor.Leftover{{Keys: []doctor.LeftKey{{Class: doctor.NoEffect}}}},
+		Change:    &doctor.Change{Command: "undo"}}
+	fill(reflect.ValueOf(&examined))
+
+	for _, doc := range []any{status, detect, result, probed, fetched, history, failed, recording, examined} {
 		var b bytes.Buffer
 		if err := printJSON(&b, doc); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"accel/pkg/doctor"
 	"accel/pkg/kernel"
 	"accel/pkg/route"
 	"accel/pkg/text"
@@ -18,9 +19,16 @@ import (
 
 // status is the command `accel status`.
 func (a *accel) status(c *cli.Context) error {
-	s, err := a.assess(c)
+	h, err := a.host(c)
 	if err != nil {
 		return err
+	}
+	s, err := tuning.Assess(c.Context, h)
+	if err != nil {
+		return err
+	}
+	if hint := doctor.Hint(c.Context, h); hint != "" {
+		s.Notes = append(s.Notes, hint)
 	}
 	a.exit = s.Exit
 	if c.Bool("json") {

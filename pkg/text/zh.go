@@ -6,11 +6,9 @@ func init() { catalogues["zh"] = zh }
 // and files stay as they are.
 var zh = Catalogue{
 	// cmd/accel: commands and flags
-	"make this server send faster over long and lossy paths":                       "让这台服务器在远距离、有丢包的线路上发送得更快",
-	"print one JSON document instead of text":                                      "输出一个 JSON 文档，不输出文字",
-	"show what would be done, change nothing; works without root":                  "只显示将要做什么，不做任何更改；不需要 root",
-	"answer every question with yes (for scripts; this command asks none)":         "对所有提问回答“是”（供脚本使用；此命令不会提问）",
-	"look at the recorded host or mounted image in `DIR` (detect and status only)": "查看 `DIR` 中记录的主机或挂载的镜像（仅限 detect 和 status）",
+	"make this server send faster over long and lossy paths":      "让这台服务器在远距离、有丢包的线路上发送得更快",
+	"print one JSON document instead of text":                     "输出一个 JSON 文档，不输出文字",
+	"show what would be done, change nothing; works without root": "只显示将要做什么，不做任何更改；不需要 root",
 	"print the version": "显示版本",
 	"send with an algorithm (bbr), now and after every boot": "用指定算法（bbr）发送，立即生效，每次开机后也生效",
 	"Sets ALGORITHM (%s if none is named) as the congestion control of new connections and the qdisc that suits it on every suitable link, verifies both, writes them down for the next boot, and turns the service on. What was there before is saved first. What is required succeeds, or everything is undone. A second enable changes nothing.": "把 ALGORITHM（不写则为 %s）设为新连接的拥塞控制算法，并在每个合适的网卡上设置与之相配的 qdisc；验证两者，为下次开机写入配置，并启动服务。原来的值会先保存。必需的设置要么全部成功，要么全部撤销。再次执行 enable 不会有任何改变。",
@@ -70,7 +68,6 @@ var zh = Catalogue{
 	"--version stands alone":                     "--version 须单独使用",
 	"Write: accel version":                       "请写：accel version",
 	"--root is for looking at a recorded host or a mounted image; %s works on this host only": "--root 用于查看记录的主机或挂载的镜像；%s 只能用于本机",
-	"Use it with detect or status: accel --root %s status":                                    "请与 detect 或 status 一起使用：accel --root %s status",
 	"%s has no flag --%s":                                                                "%s 没有选项 --%s",
 	"It belongs to: %s. For help: accel %s --help":                                       "它属于：%s。查看帮助：accel %s --help",
 	"--root and --record exclude each other: only this host can be recorded":             "--root 与 --record 不能同时使用：只能记录本机",

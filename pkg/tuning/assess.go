@@ -511,7 +511,9 @@ func (a *assessment) notes() {
 			a.note(text.T("%d established connections keep another algorithm until they close", n))
 		}
 	}
-	s.Notes = append(s.Notes, otherWriters(a.h)...)
+	for _, w := range OtherWriters(a.h, bootKeys) {
+		a.note(w.Note)
+	}
 	s.Notes = append(s.Notes, fileNotes(a.systemd)...)
 	s.Notes = append(s.Notes, otherWorlds(a.f, enabled)...)
 	for _, x := range a.f.Algorithms {

@@ -260,7 +260,10 @@ func TestOtherWriters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(otherWriters(h), "\n")
+	got := ""
+	for _, w := range OtherWriters(h, bootKeys) {
+		got += w.Note + "\n"
+	}
 	for _, want := range []string{"/etc/ufw/sysctl.conf:1", "tuned", "throughput-performance"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q does not name %q", got, want)

@@ -13,30 +13,62 @@ import (
 	"accel/pkg/text"
 )
 
-// otherWriters names what else on the host sets accel's keys later than
-// sysctl.d: each in one line, with file and line where there is one.
-func otherWriters(h *Host) []string {
-	var out []string
-	// A missing file is the normal case, and an unreadable one names nothing.
-	ufw, _ := sysctl.ReadFileIn(h.Root, "/etc/ufw/sysctl.conf")
-	for _, a := range ufw {
-		if slices.Contains(bootKeys, a.Key) {
-			out = append(out, text.T("ufw sets %s = %s when it starts (%s:%d)", a.Key, sysctl.Printable(a.Value), a.File, a.Line))
+// Writer is something on the host that sets keys by itself, later than the boot
+// reads sysctl.d.
+type Writer struct {
+	Tool  string // "ufw", "tuned", "bpftune"
+	Key   string // dotted; "" where it is not one key
+	Value string // as the file has it
+	File  string // "" where there is none
+	Line  int
+	Note  string // one line for people
+}
+
+// OtherWriters names what else on the host sets the given keys later than
+// sysctl.d, with file and line where there is one.
+func OtherWriters(h *Host, keys []sysctl.Key) []Writer {
+	var out []Writer
+	for _, a := range UFW(h) {
+		if slices.Contains(keys, a.Key) {
+			out = append(out, Writer{"ufw", a.Key.String(), a.Value, a.File, a.Line,
+				text.T("ufw sets %s = %s when it starts (%s:%d)", a.Key, sysctl.Printable(a.Value), a.File, a.Line)})
 		}
 	}
-	if data, err := h.Files.ReadFile("/etc/tuned/active_profile"); err == nil {
+	if data, err := h.Files.ReadFile(tunedProfile); err == nil {
 		if p := strings.TrimSpace(string(data)); p != "" {
-			out = append(out, text.T("tuned is installed with the profile %s; it applies sysctl settings again when it starts", sysctl.Printable(p)))
+			out = append(out, Writer{Tool: "tuned", Value: p, File: tunedProfile, Line: 1,
+				Note: text.T("tuned is installed with the profile %s; it applies sysctl settings again when it starts", sysctl.Printable(p))})
 		}
 	}
-	if runs(h, "bpftune") {
-		out = append(out, text.T("bpftune is running; it chooses the algorithm of each connection by itself"))
+	if Runs(h, "bpftune") {
+		out = append(out, Writer{Tool: "bpftune", Note: text.T("bpftune is running; it chooses the algorithm of each connection by itself")})
 	}
 	return out
 }
 
-// runs tells whether a process of that name exists.
-func runs(h *Host, name string) bool {
+const tunedProfile = "/etc/tuned/active_profile"
+
+// UFW lists what ufw sets when it starts: the lines of the file that
+// /etc/default/ufw names. A missing file is the normal case, and an unreadable
+// one sets nothing.
+func UFW(h *Host) []sysctl.Assignment {
+	name := "/etc/ufw/sysctl.conf"
+	if data, err := h.Files.ReadFile("/etc/default/ufw"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "IPT_SYSCTL="); ok {
+				name = strings.Trim(strings.TrimSpace(v), `"'`)
+			}
+		}
+	}
+	if !path.IsAbs(name) {
+		return nil
+	}
+	list, _ := sysctl.ReadFileIn(h.Root, path.Clean(name))
+	return list
+}
+
+// Runs tells whether a process of that name exists.
+func Runs(h *Host, name string) bool {
 	entries, err := h.Files.ReadDir("/proc")
 	if err != nil {
 		return false

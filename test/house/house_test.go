@@ -23,7 +23,7 @@ import (
 // A new package gets its place here with the change that adds it.
 var floors = [][]string{
 	{"cmd/accel"},
-	{"pkg/agent", "pkg/report"},
+	{"pkg/agent", "pkg/doctor", "pkg/report"},
 	{"pkg/tuning", "pkg/probe", "pkg/lab"},
 	{"pkg/files", "pkg/kernel", "pkg/qdisc", "pkg/route", "pkg/socket", "pkg/sysctl", "pkg/text"},
 }
