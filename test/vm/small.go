@@ -24,6 +24,8 @@ type Guest struct {
 	Kernel Kernel
 	// Files maps paths in the machine to files or directories of the host.
 	Files map[string]string
+	// Tools are programs of Debian that the machine has besides the usual ones.
+	Tools Tools
 	// Without names kernel modules that the machine shall not have, nor any
 	// that need them.
 	Without []string
@@ -192,7 +194,7 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 
 // initramfs makes the root file system.
 func (g Guest) initramfs(ctx context.Context, k *kernelFiles, dir, name string) error {
-	programs, err := userland(ctx, g.Kernel.Arch)
+	programs, err := userland(ctx, g.Kernel.Arch, g.Tools)
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,19 @@
 package vm
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
+
+// testsLimit is how long the tests of a package may take in a machine, on a busy
+// computer.
+const testsLimit = 5 * time.Minute
 
 // RunTests compiles the tests of a package, given as for "go test" from the
 // module's directory ("./pkg/qdisc"), runs those whose names match run inside
@@ -31,7 +37,12 @@ func RunTests(t *testing.T, g Guest, pkg, run string) {
 	if long := os.Getenv("ACCEL_LONG"); long == "" || long == "0" {
 		short = "-test.short"
 	}
-	r := m.Run(t, fmt.Sprintf("cd /tmp && ACCEL_GUEST=1 /test -test.v %s -test.timeout %v -test.run %s 2>&1", short, commandLimit, Quote(run)))
+	ctx, cancel := context.WithTimeout(t.Context(), testsLimit)
+	defer cancel()
+	r, err := m.Exec(ctx, fmt.Sprintf("cd /tmp && ACCEL_GUEST=1 /test -test.v %s -test.timeout %v -test.run %s 2>&1", short, testsLimit, Quote(run)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	results := parseTests(r.Stdout)
 	for _, result := range results {
 		t.Run(result.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -25,12 +26,22 @@ var userlandPackages = []string{
 // userlandPrograms are the ones of which the machine has the real thing;
 // busybox stands in for the rest. The shell must be a real one: that of busybox
 // prefers its own ip and tc.
-var userlandPrograms = []string{"bin/busybox", "bin/dash", "bin/kmod", "bin/ip", "sbin/tc", "sbin/bridge"}
+var userlandPrograms = []string{"usr/bin/busybox", "usr/bin/dash", "usr/bin/kmod", "usr/bin/ip", "usr/sbin/tc", "usr/sbin/bridge"}
+
+// Tools are programs of Debian that a small machine has besides the usual ones.
+type Tools struct {
+	// Packages hold the programs and all libraries that they need, of the
+	// release that the other programs are from (bookworm).
+	Packages []string
+	Programs []string // "usr/bin/curl"
+}
 
 // userland returns a directory with the programs of small machines and the
 // libraries that they need.
-func userland(ctx context.Context, arch string) (string, error) {
-	key := hash(userlandSuite, arch, strings.Join(userlandPackages, " "), strings.Join(userlandPrograms, " "), "3")
+func userland(ctx context.Context, arch string, extra Tools) (string, error) {
+	packages := slices.Concat(userlandPackages, extra.Packages)
+	programs := slices.Concat(userlandPrograms, extra.Programs)
+	key := hash(userlandSuite, arch, strings.Join(packages, " "), strings.Join(programs, " "), "3")
 	return cached(ctx, "userland", arch+"-"+key, func(ctx context.Context, dir string) error {
 		a, err := openApt(ctx, userlandSuite, arch)
 		if err != nil {
@@ -43,15 +54,15 @@ func userland(ctx context.Context, arch string) (string, error) {
 		if err := mergedRoot(all); err != nil {
 			return err
 		}
-		if err := a.unpack(ctx, all, userlandPackages...); err != nil {
+		if err := a.unpack(ctx, all, packages...); err != nil {
 			return err
 		}
 		if err := mergedRoot(dir); err != nil {
 			return err
 		}
 		done := map[string]bool{}
-		for _, p := range userlandPrograms {
-			if err := copyProgram(all, dir, "usr/"+p, done); err != nil {
+		for _, p := range programs {
+			if err := copyProgram(all, dir, p, done); err != nil {
 				return err
 			}
 		}

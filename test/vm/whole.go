@@ -408,7 +408,7 @@ func Build(ctx context.Context) error {
 		if _, err := k.fetch(ctx); err != nil {
 			return err
 		}
-		if _, err := userland(ctx, k.Arch); err != nil {
+		if _, err := userland(ctx, k.Arch, Tools{}); err != nil {
 			return err
 		}
 	}
