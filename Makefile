@@ -26,7 +26,7 @@ BUILD := go build -tags urfave_cli_no_docs -trimpath -buildvcs=false -ldflags "-
 # Packages whose tests are groups of their own below.
 OTHERS := '^accel/(packaging|test)(/|$$)'
 
-.PHONY: help run test test-long build deb deb-host bench bench-path clean
+.PHONY: help run test test-long build deb deb-host bench bench-path bench-boost clean
 help:
 	@echo 'make run        build the package, install it here, accel enable bbr, accel status'
 	@echo 'make test       every test, the long ones in a short form'
@@ -34,7 +34,8 @@ help:
 	@echo 'make build      dist/linux_ARCH/accel for this machine'
 	@echo 'make deb        dist/accel_$(VERSION)_ARCH.deb for $(ARCHES)'
 	@echo 'make bench      speed and size on this machine, beside sysctl and tuned'
-	@echo 'make bench-path compare algorithms over emulated paths, for hours; results in docs/results'
+	@echo 'make bench-path compare algorithms over emulated paths, for an hour; results in docs/results'
+	@echo 'make bench-boost compare the profile boost with others, for some hours; likewise'
 	@echo 'make clean      remove dist/'
 
 run:
@@ -125,7 +126,12 @@ bench:
 
 bench-path:
 	packaging/deps.sh test
-	go run ./test/lab/bench
+	go run ./test/lab/bench path
+
+bench-boost:
+	packaging/deps.sh test
+	go run ./test/lab/bench boost
+	go run ./test/lab/bench -summary
 
 clean:
 	rm -rf dist

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"accel/pkg/sysctl"
 	"accel/pkg/text"
@@ -47,11 +48,15 @@ func AlgorithmArm(algorithm string) (Arm, error) {
 // takes no more.
 const maxInitialWindow = 65535
 
+// maxRTOMin is the largest that makes sense: TCP_RTO_MAX of Linux.
+const maxRTOMin = 120 * time.Second
+
 // maxArm is the longest arm file that is read, in bytes.
 const maxArm = 1 << 16
 
 // ParseArm reads an arm from the text of a file in sysctl.d syntax, in which the
-// comments "# route initcwnd 30", "# route initrwnd 30" and "# qdisc fq" say
+// comments "# route initcwnd 30", "# route initrwnd 30", "# route rto_min 100ms"
+// and "# qdisc fq" say
 // what a sysctl cannot. The keys tcp_congestion_control and default_qdisc
 // become the arm's algorithm and, unless the comment names one, its qdisc. Keys
 // outside net belong to the whole host and are listed in NotCompared, as are
@@ -88,6 +93,12 @@ func ParseArm(name, source string, data []byte) (Arm, error) {
 			} else {
 				a.InitialRwnd = n
 			}
+		case len(words) == 3 && words[0] == "route" && words[1] == "rto_min":
+			d, err := time.ParseDuration(words[2])
+			if err != nil || d < time.Millisecond || d > maxRTOMin {
+				return bad(text.T("%s:%d: a least retransmission timeout is between 1ms and %v, not %q", source, i+1, maxRTOMin, words[2]))
+			}
+			a.RTOMin = int(d.Milliseconds())
 		}
 	}
 	lines, problems := sysctl.ParseFile(source, data, sysctl.Systemd)

@@ -116,6 +116,7 @@ func routeAll(n int, arm Arm) error {
 	err = netlink.RouteReplace(&netlink.Route{
 		LinkIndex: link.Attrs().Index, Gw: routerAddress(n).AsSlice(),
 		InitCwnd: arm.InitialCwnd, InitRwnd: arm.InitialRwnd,
+		RtoMin: arm.RTOMin, RtoMinLock: true, // unlocked the kernel does not look at it
 	})
 	if err != nil {
 		return fmt.Errorf("setting the default route: %w", err)

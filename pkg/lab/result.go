@@ -83,6 +83,7 @@ type Arm struct {
 	Settings    []sysctl.KeyValue `json:"settings"`     // written in the sender's own namespace
 	InitialCwnd int               `json:"initial_cwnd"` // segments, of the sender's route; 0 = the kernel's
 	InitialRwnd int               `json:"initial_rwnd"` // segments; 0 = the kernel's
+	RTOMin      int               `json:"rto_min"`      // ms, the least retransmission timeout; 0 = the kernel's
 	// NotCompared names what the arm's file asks for and a namespace cannot
 	// have: keys that exist only for the whole host.
 	NotCompared []string `json:"not_compared"`

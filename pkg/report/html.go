@@ -318,6 +318,9 @@ func (p *page) facts(run *lab.Run) {
 		if arm.InitialRwnd > 0 {
 			f.add("initrwnd", strconv.Itoa(arm.InitialRwnd))
 		}
+		if arm.RTOMin > 0 {
+			f.add("rto_min", text.T("%d ms", arm.RTOMin))
+		}
 		f.add(text.T("file"), text.Safe(arm.Source))
 		for _, s := range arm.Settings {
 			f.Settings = append(f.Settings, fact{text.Safe(s.Key.String()), text.Safe(s.Value)})

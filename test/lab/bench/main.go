@@ -3,9 +3,13 @@
 // not matter what else this computer does meanwhile. It can be interrupted at any
 // time, and goes on where it was, but for what the last minutes had measured.
 //
-//	go run ./test/lab/bench [-kernel 6.12] [-rounds N] [-out docs/results] [NAME...]
+//	go run ./test/lab/bench [-out docs/results] [-rounds N] GROUP|NAME...
+//	go run ./test/lab/bench [-out docs/results] -summary
 //
-// Each NAME is one of the comparisons below; without one, all of them are made.
+// Groups are "path" (algorithm against algorithm) and "boost" (the profile boost
+// against bbr, cubic and published tunings); plan.go says what is in them. With
+// -summary nothing is measured: what the results of boost say together is written
+// to boost.md beside them.
 package main
 
 import (
@@ -26,20 +30,6 @@ import (
 	"accel/test/vm"
 )
 
-// comparisons are the questions that the results answer.
-var comparisons = []struct{ name, command string }{
-	// What README shows.
-	{"readme", "compare cubic bbr --path home --size 2M"},
-	// The test that forums copy: 640 MB over loopback with loss.
-	{"forum", "compare cubic bbr --path loopback,loopback-1,loopback-10 --size 640M"},
-	// Figure 8 of the BBR paper.
-	{"bbr-paper", "compare cubic bbr --path bbr-paper --loss 0.001,0.01,0.1,0.5,1,2,5,10,20,30 --size 25M"},
-	// What people transfer, over what they have.
-	{"matrix", "compare cubic bbr --path bbr-paper,pacific,home,mobile,satellite --size 640K --size 8M --size 25M"},
-	// Fairness, a value for all of whom somebody else shares the line.
-	{"fairness", "compare cubic bbr --rate 50 --rtt 40 --loss 0 --queue 0.5x,1x,2x,4x --size 25M --against cubic"},
-}
-
 // What one machine has measured is kept when its shift ends, which is so long on
 // the machine's own clock. On this computer's it is from half a minute to half an
 // hour.
@@ -59,17 +49,27 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	kernel := flag.String("kernel", "6.12", "of Debian: 5.10, 6.1, 6.12 or 7")
-	rounds := flag.Int("rounds", 10, "of each comparison")
+	rounds := flag.Int("rounds", 0, "of each comparison, instead of its own number")
 	out := flag.String("out", "docs/results", "directory of the results")
-	extra := flag.String("with", "", "more options for accel compare")
+	summary := flag.Bool("summary", false, "write what the results of boost say together")
 	flag.Parse()
+	if *summary {
+		return summarize(*out)
+	}
+	if flag.NArg() == 0 {
+		return errors.New("name a group (path, boost) or comparisons")
+	}
+	known := map[string]bool{}
+	for _, c := range comparisons {
+		known[c.name], known[c.group] = true, true
+	}
+	for _, name := range flag.Args() {
+		if !known[name] {
+			return fmt.Errorf("there is neither a group nor a comparison %q", name)
+		}
+	}
 	if err := vm.Missing(); err != nil {
 		return err
-	}
-	k := slices.IndexFunc(vm.Kernels(), func(k vm.Kernel) bool { return k.String() == *kernel })
-	if k < 0 {
-		return fmt.Errorf("there is no kernel %q", *kernel)
 	}
 	dir, err := os.MkdirTemp("", "accel-bench-")
 	if err != nil {
@@ -86,11 +86,13 @@ func run(ctx context.Context) error {
 		return err
 	}
 	for _, c := range comparisons {
-		if flag.NArg() > 0 && !slices.Contains(flag.Args(), c.name) {
+		if !slices.Contains(flag.Args(), c.name) && !slices.Contains(flag.Args(), c.group) {
 			continue
 		}
-		b := bench{guest: vm.Guest{Kernel: vm.Kernels()[k], OwnTime: true, Files: map[string]string{"/usr/bin/accel": binary}}, accel: binary, dir: *out, name: c.name}
-		b.command = strings.TrimSpace(fmt.Sprintf("%s --rounds %d %s", c.command, *rounds, *extra))
+		if *rounds > 0 {
+			c.rounds = *rounds
+		}
+		b := bench{comparison: c, accel: binary, dir: *out}
 		if err := b.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
@@ -99,8 +101,8 @@ func run(ctx context.Context) error {
 }
 
 type bench struct {
-	guest                     vm.Guest
-	accel, dir, name, command string
+	comparison
+	accel, dir string
 }
 
 func (b bench) file(suffix string) string { return filepath.Join(b.dir, b.name+suffix) }
@@ -128,6 +130,15 @@ func (b bench) run(ctx context.Context) error {
 	return os.Remove(b.file(".part"))
 }
 
+// guest is the machine that measures. What a processor needs against attacks by
+// others would only be more to emulate.
+func (b bench) guest() vm.Guest {
+	return vm.Guest{
+		Kernel: b.kernel, OwnTime: true, Parameters: "mitigations=off",
+		Files: map[string]string{"/usr/bin/accel": b.accel, "/arms": "test/lab/bench/arms"},
+	}
+}
+
 // shift measures for a while in a machine of its own, and keeps what was
 // measured.
 func (b bench) shift(ctx context.Context) (done bool, err error) {
@@ -135,12 +146,13 @@ func (b bench) shift(ctx context.Context) (done bool, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	fmt.Printf("%s: accel %s; %d transfers are there\n", b.name, b.command, max(strings.Count(string(part), "\n")-1, 0))
+	command := fmt.Sprintf("accel compare %s --rounds %d", b.command, b.rounds)
+	fmt.Printf("%s: %s (Linux %s); %d transfers are there\n", b.name, command, b.kernel, max(strings.Count(string(part), "\n")-1, 0))
 	// An emulated boot fails once in a while; a run of hours must not end by it.
-	m, err := vm.StartSmall(ctx, b.guest)
+	m, err := vm.StartSmall(ctx, b.guest())
 	for try := 1; err != nil && try < boots && ctx.Err() == nil; try++ {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		m, err = vm.StartSmall(ctx, b.guest)
+		m, err = vm.StartSmall(ctx, b.guest())
 	}
 	if err != nil {
 		return false, err
@@ -153,7 +165,7 @@ func (b bench) shift(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	r, err := m.Exec(ctx, fmt.Sprintf("timeout %d accel %s --resume /tmp/x.part --json >/tmp/x.json", int(shift.Seconds()), b.command))
+	r, err := m.Exec(ctx, fmt.Sprintf("timeout %d %s --resume /tmp/x.part --json >/tmp/x.json", int(shift.Seconds()), command))
 	if err != nil {
 		return false, err
 	}
