@@ -15,7 +15,8 @@ test_packages=(
 	# style, race detector, package
 	gcc libc6-dev lintian man-db mandoc shellcheck systemd zsh
 	# namespaces and virtual machines: go run ./test/vm/cmd/vm packages
-	debian-archive-keyring e2fsprogs iproute2 kmod mmdebstrap procps
+	debian-archive-keyring e2fsprogs gpg gpg-agent gpgconf iproute2 kmod mmdebstrap
+	ovmf procps
 	qemu-system-arm qemu-system-x86 qemu-utils
 )
 bench_packages=(procps)

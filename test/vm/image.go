@@ -26,6 +26,7 @@ const (
 // has changed meanwhile. Its text is the image's key in the cache.
 type recipe struct {
 	release  Release
+	boot     Boot // BIOS or UEFI: with a boot loader
 	packages []string
 	hook     string // shell text, run with the new system's directory as $1
 	sshKey   string
@@ -36,11 +37,16 @@ type recipe struct {
 const recipeVersion = "4"
 
 func (r recipe) key() string {
-	return string(r.release) + "-" + hash(recipeVersion, string(r.release), strings.Join(r.packages, " "), r.hook, r.sshKey)
+	name := string(r.release)
+	if r.boot != "" {
+		name += "-" + string(r.boot)
+	}
+	return name + "-" + hash(recipeVersion, string(r.release), strings.Join(r.packages, " "), r.hook+r.boot.installLoader(), r.sshKey)
 }
 
-// newRecipe returns the recipe of a release with some more packages.
-func newRecipe(release Release, extra []string, sshKey string) (recipe, error) {
+// newRecipe returns the recipe of a release with a boot loader, if boot is not
+// zero, and some more packages.
+func newRecipe(ctx context.Context, release Release, boot Boot, extra []string, sshKey string) (recipe, error) {
 	packages := []string{
 		"linux-image-cloud-amd64", "initramfs-tools", "systemd-sysv", "systemd", "dbus", "udev", "kmod", "procps",
 		"iproute2", "openssh-server", "ethtool",
@@ -56,7 +62,7 @@ chroot "$1" systemctl -q enable systemd-networkd`
 	default:
 		return recipe{}, fmt.Errorf("no recipe for the release %q", release)
 	}
-	packages = append(packages, extra...)
+	packages = append(append(packages, boot.packages()...), extra...)
 	slices.Sort(packages)
 	hook := network + `
 echo accel-test > "$1/etc/hostname"
@@ -67,7 +73,14 @@ printf '%s\n' '` + sshKey + `' > "$1/root/.ssh/authorized_keys"
 chroot "$1" systemctl -q disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer e2scrub_reap.service
 rm -f "$1/etc/resolv.conf"
 `
-	return recipe{release, packages, hook, sshKey}, nil
+	if boot != "" {
+		archive, err := archiveHook(ctx, release)
+		if err != nil {
+			return recipe{}, err
+		}
+		hook += boot.hook() + archive
+	}
+	return recipe{release, boot, packages, hook, sshKey}, nil
 }
 
 // initramfsHook keeps the initramfs to what the virtual disk needs: a big one
@@ -82,10 +95,13 @@ chmod 755 "$1/etc/initramfs-tools/hooks/small"
 type image struct {
 	Disk, Format   string // file, and qemu's name of its format
 	Kernel, Initrd string
+	Vars           string // file: what the firmware's variables begin as, if not as the firmware has them
+	Release        Release
+	loader         Boot // while the image is built: what its first boot has to install
 }
 
-func imageAt(dir string) *image {
-	return &image{filepath.Join(dir, "disk"), "qcow2", filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")}
+func (r recipe) imageAt(dir string) *image {
+	return &image{Disk: filepath.Join(dir, "disk"), Format: "qcow2", Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd"), Release: r.release}
 }
 
 const (
@@ -104,9 +120,9 @@ func (r recipe) build(ctx context.Context) (*image, error) {
 		if err != nil {
 			return err
 		}
-		img := imageAt(dir)
+		img := r.imageAt(dir)
 		first := *img
-		first.Disk, first.Format = raw, "raw"
+		first.Disk, first.Format, first.loader = raw, "raw", r.boot
 		m, err := startWhole(ctx, &first, Options{MemoryMB: 1024, CPUs: 2}, "image "+string(r.release), "")
 		if err != nil {
 			return err
@@ -114,6 +130,15 @@ func (r recipe) build(ctx context.Context) (*image, error) {
 		defer m.Close()
 		if err := m.settle(ctx); err != nil {
 			return err
+		}
+		if r.boot != "" {
+			result, err := m.Exec(ctx, r.boot.installLoader())
+			if err != nil {
+				return err
+			}
+			if result.Exit != 0 {
+				return fmt.Errorf("installing the boot loader exited %d:\n%s\n%s", result.Exit, result.Stdout, result.Stderr)
+			}
 		}
 		if _, err := m.Exec(ctx, "systemctl --no-block poweroff"); err != nil {
 			return err
@@ -132,7 +157,7 @@ func (r recipe) build(ctx context.Context) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return imageAt(dir), nil
+	return r.imageAt(dir), nil
 }
 
 // install makes the raw disk of a newly installed system, and puts its kernel
@@ -152,7 +177,7 @@ func (r recipe) install(ctx context.Context, dir string) (disk string, err error
 	if err != nil {
 		return "", err
 	}
-	img := imageAt(dir)
+	img := r.imageAt(dir)
 	for pattern, to := range map[string]string{"boot/vmlinuz-*": img.Kernel, "boot/initrd.img-*": img.Initrd} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
@@ -166,24 +191,39 @@ func (r recipe) install(ctx context.Context, dir string) (disk string, err error
 		}
 	}
 	disk = filepath.Join(dir, "raw")
-	if err := writePartitionTable(disk); err != nil {
+	parts := []partition{{0x83, diskSize - partitionStart}}
+	if r.boot != "" {
+		parts = []partition{{0x83, diskSize - partitionStart - espSize - spareSize}, {0xef, espSize}, {0x83, spareSize}}
+	}
+	if err := writePartitionTable(disk, parts); err != nil {
 		return "", err
 	}
 	_, err = command(ctx, nil, "mke2fs", "-q", "-t", "ext4", "-d", root, "-E", fmt.Sprintf("offset=%d", partitionStart),
-		disk, fmt.Sprintf("%dk", (diskSize-partitionStart)/1024))
+		disk, fmt.Sprintf("%dk", parts[0].size/1024))
 	return disk, err
 }
 
-// writePartitionTable makes the file of a disk with one Linux partition, the
-// boot one, in the old table that every boot loader knows.
-func writePartitionTable(name string) error {
+// partition is one of a disk.
+type partition struct {
+	kind byte // as in the partition table: 0x83 Linux, 0xef EFI system
+	size int  // bytes
+}
+
+// writePartitionTable makes the file of a disk with partitions one after the
+// other, the first of them the boot one, in the old table that every boot
+// loader knows.
+func writePartitionTable(name string, parts []partition) error {
 	const sector = 512
 	mbr := make([]byte, sector)
-	p := mbr[446:]
-	p[0] = 0x80                                                             // active
-	copy(p[1:], "\xfe\xff\xff\x83\xfe\xff\xff")                             // Linux; heads and cylinders are not used
-	binary.LittleEndian.PutUint32(p[8:], partitionStart/sector)             // first sector
-	binary.LittleEndian.PutUint32(p[12:], (diskSize-partitionStart)/sector) // how many
+	start := partitionStart
+	for i, part := range parts {
+		p := mbr[446+16*i:]
+		copy(p, []byte{0, 0xfe, 0xff, 0xff, part.kind, 0xfe, 0xff, 0xff}) // heads and cylinders are not used
+		binary.LittleEndian.PutUint32(p[8:], uint32(start/sector))        // first sector
+		binary.LittleEndian.PutUint32(p[12:], uint32(part.size/sector))   // how many
+		start += part.size
+	}
+	mbr[446] = 0x80 // active
 	mbr[510], mbr[511] = 0x55, 0xaa
 	if err := os.WriteFile(name, mbr, 0o644); err != nil {
 		return err

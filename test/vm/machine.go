@@ -34,6 +34,7 @@ type Machine struct {
 	shell   shell
 	release []func() // what to give back when the machine is gone, last first
 	whole   *whole   // nil in a small machine
+	bootID  string   // of the boot that answered last, in a whole machine
 }
 
 // shell is a way to run commands in a machine.

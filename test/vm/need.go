@@ -20,11 +20,14 @@ var tools = []struct{ program, pkg string }{
 	{"unshare", "util-linux"},
 	{"dpkg-deb", "dpkg"},
 	{"apt-get", "apt"},
+	{"gpg", "gpg"},
+	{"gpg-agent", "gpg-agent"},
+	{"gpgconf", "gpgconf"},
 }
 
 // Packages lists the Debian packages that this package needs on the host.
 func Packages() []string {
-	list := []string{"debian-archive-keyring"}
+	list := []string{"debian-archive-keyring", "ovmf"}
 	for _, t := range tools {
 		list = append(list, t.pkg)
 	}
@@ -42,6 +45,9 @@ func Missing() error {
 	}
 	if _, err := os.Stat(keyring); err != nil {
 		missing = append(missing, "debian-archive-keyring")
+	}
+	if _, err := os.Stat(ovmf); err != nil {
+		missing = append(missing, "ovmf")
 	}
 	if missing != nil {
 		return fmt.Errorf("virtual machines need: apt-get install --no-install-recommends %s", strings.Join(missing, " "))

@@ -24,11 +24,10 @@ type qemu struct {
 	err     error         // how it ended, when exited is closed
 }
 
-// startQemu starts an emulator whose serial console is captured. It is killed
+// startQemu starts an emulator whose serial console goes to screen. It is killed
 // when this process ends, however that comes about.
-func startQemu(args []string, extra []*os.File, onLine func(line string) (shown string)) (*qemu, error) {
-	q := &qemu{exited: make(chan struct{})}
-	q.console = &console{onLine: onLine}
+func startQemu(args []string, extra []*os.File, screen *console) (*qemu, error) {
+	q := &qemu{exited: make(chan struct{}), console: screen}
 	q.cmd = exec.Command(args[0], args[1:]...)
 	q.cmd.Stdout, q.cmd.Stderr = q.console, q.console
 	q.cmd.ExtraFiles = extra

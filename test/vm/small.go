@@ -156,7 +156,7 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=link%d,mac=52:54:00:00:00:%02x,romfile=", i, i))
 	}
 	start := time.Now()
-	q, err := startQemu(args, extra, s.line)
+	q, err := startQemu(args, extra, &console{onLine: s.line})
 	if err != nil {
 		return nil, err
 	}

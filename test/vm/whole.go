@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,8 @@ type Options struct {
 	// kernel uses as many of them as it has CPUs, unless told otherwise with
 	// ethtool -L.
 	Queues int
+	// Boot is how the machine starts its kernel.
+	Boot Boot
 	// ExtraPackages are installed besides the usual ones. Another list is
 	// another image, which costs a minute or two when it is first used.
 	ExtraPackages []string
@@ -47,8 +50,14 @@ type whole struct {
 	accel  string
 	dir    string // for the files of this machine alone
 	disk   string // file
+	vars   string // file of the firmware's variables, "" without such
 	signer ssh.Signer
 	port   int // of this host, where the machine's ssh answers
+
+	// Of a machine with a boot loader:
+	archive *archive
+	boots   bootLog
+	console *console // of all its boots
 }
 
 // wholeArch is the architecture of whole machines.
@@ -82,7 +91,7 @@ func StartWhole(ctx context.Context, release Release, opts Options) (*Machine, e
 	if err != nil {
 		return nil, err
 	}
-	recipe, err := newRecipe(release, opts.ExtraPackages, public)
+	recipe, err := newRecipe(ctx, release, opts.Boot.image(), opts.ExtraPackages, public)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +100,9 @@ func StartWhole(ctx context.Context, release Release, opts Options) (*Machine, e
 		return nil, err
 	}
 	name := "whole " + string(release)
+	if opts.Boot != "" {
+		name += " " + string(opts.Boot)
+	}
 	if opts.Cold {
 		return startWhole(ctx, img, opts, name, "")
 	}
@@ -98,7 +110,12 @@ func StartWhole(ctx context.Context, release Release, opts Options) (*Machine, e
 	if err != nil {
 		return nil, err
 	}
-	return startWhole(ctx, &image{Disk: filepath.Join(saved, "disk"), Format: "qcow2", Kernel: img.Kernel, Initrd: img.Initrd}, opts, name, filepath.Join(saved, "memory"))
+	resumed := *img
+	resumed.Disk = filepath.Join(saved, "disk")
+	if _, vars := opts.Boot.firmware(); vars != "" {
+		resumed.Vars = filepath.Join(saved, "vars")
+	}
+	return startWhole(ctx, &resumed, opts, name, filepath.Join(saved, "memory"))
 }
 
 // booted returns a directory with the disk and the memory of a machine that
@@ -146,6 +163,11 @@ func (img *image) booted(ctx context.Context, opts Options, name string) (string
 			return m.trouble(err)
 		}
 		<-m.qemu.exited
+		if m.whole.vars != "" {
+			if err := os.Rename(m.whole.vars, filepath.Join(dir, "vars")); err != nil {
+				return err
+			}
+		}
 		return os.Rename(m.whole.disk, filepath.Join(dir, "disk"))
 	})
 }
@@ -179,18 +201,28 @@ func startWhole(ctx context.Context, img *image, opts Options, name, memory stri
 	if _, w.signer, _, err = sshKey(ctx); err != nil {
 		return nil, err
 	}
-	var release func()
-	if w.dir, release, err = slot(ctx); err != nil {
+	if w.opts.Boot != "" || img.loader != "" {
+		if w.archive, err = openArchive(ctx, img.Release); err != nil {
+			return nil, err
+		}
+		m.release = append(m.release, w.archive.close)
+	}
+	if err := m.settleIn(ctx); err != nil {
 		return nil, err
 	}
-	m.release = append(m.release, release)
-	w.disk = filepath.Join(w.dir, "disk")
+	if w.vars != "" {
+		begin := img.Vars
+		if begin == "" {
+			_, begin = w.opts.Boot.firmware()
+		}
+		if err := copyFile(begin, w.vars, 0o644); err != nil {
+			return nil, err
+		}
+	}
 	_, err = command(ctx, nil, "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.Disk, "-F", img.Format, w.disk)
 	if err != nil {
 		return nil, err
 	}
-	life := time.AfterFunc(WholeLife, m.Kill)
-	m.release = append(m.release, func() { life.Stop() })
 	return m, m.start(ctx, memory)
 }
 
@@ -226,10 +258,7 @@ func (m *Machine) start(ctx context.Context, memory string) error {
 	}
 	m.setShell(shell)
 	m.Booted = time.Since(begin)
-	// A resumed machine still thinks that it is the time it was saved at.
-	r, err := m.Exec(ctx, fmt.Sprintf("date -s @%d > /dev/null; uname -r", time.Now().Unix()))
-	m.Release = strings.TrimSpace(r.Stdout)
-	return err
+	return m.greet(ctx)
 }
 
 // errPortTaken means that somebody took the port of this host between our
@@ -246,9 +275,16 @@ func (img *image) hardware(accel string, opts Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	args = append(args, "-kernel", img.Kernel, "-initrd", img.Initrd,
-		"-append", "root=/dev/vda1 rw net.ifnames=0 panic=-1 cryptomgr.notests console="+serialConsole(wholeArch),
-		"-device", "virtio-blk-pci,drive=disk",
+	if opts.Boot == "" {
+		args = append(args, "-kernel", img.Kernel, "-initrd", img.Initrd,
+			"-append", "root=/dev/vda1 rw net.ifnames=0 panic=-1 cryptomgr.notests console="+serialConsole(wholeArch))
+	} else {
+		// It is to start anew as often as it likes.
+		args = slices.DeleteFunc(args, func(a string) bool { return a == "-no-reboot" })
+		firmware, _ := opts.Boot.firmware()
+		args = append(args, firmware...)
+	}
+	args = append(args, "-device", "virtio-blk-pci,drive=disk",
 		"-device", "virtio-net-pci,netdev=net,romfile=")
 	if opts.Queues > 0 {
 		args = append(args, tapArguments(0, opts.Queues)...)
@@ -268,13 +304,24 @@ func (w *whole) launch(m *Machine, memory string) error {
 	if err != nil {
 		return err
 	}
+	if w.vars != "" {
+		args = append(args, "-drive", "if=pflash,unit=1,format=raw,cache=unsafe,file="+w.vars)
+	}
+	// The machine is shut off from the world, but for our ssh.
+	network := fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", w.port)
+	if w.archive != nil {
+		forward, err := w.archive.forwarder(w.dir)
+		if err != nil {
+			return err
+		}
+		network += "," + forward
+	}
 	args = append(args,
 		// Only the emulator is ever killed, never the host, whose buffers are
 		// safe: what the machine has flushed is there afterwards, and nothing
 		// waits for the host's disk.
 		"-drive", "if=none,id=disk,cache=unsafe,discard=unmap,format=qcow2,file="+w.disk,
-		// The machine is shut off from the world, but for our ssh.
-		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:22", w.port),
+		"-netdev", network,
 		"-qmp", "unix:"+w.socket()+",server=on,wait=off")
 	if memory != "" {
 		args = append(args, "-incoming", "exec:cat "+Quote(memory))
@@ -286,7 +333,16 @@ func (w *whole) launch(m *Machine, memory string) error {
 		}
 		defer closeAll(extra)
 	}
-	q, err := startQemu(args, extra, nil)
+	screen := &console{}
+	if w.opts.Boot != "" {
+		screen.onLine = w.boots.line
+		if w.console != nil {
+			// What was written before the power went stays.
+			screen = w.console
+			screen.Write([]byte("\n"))
+		}
+	}
+	q, err := startQemu(args, extra, screen)
 	if err != nil {
 		return err
 	}
@@ -298,6 +354,7 @@ func (w *whole) launch(m *Machine, memory string) error {
 		}
 		return m.trouble(fmt.Errorf("%s: %w: %w", m.Name, errDied, q.err))
 	case <-time.After(200 * time.Millisecond):
+		w.console = screen
 		return nil
 	}
 }
@@ -328,6 +385,11 @@ func (m *Machine) PowerOff(t testing.TB) {
 // when this returns, but its boot may not be over (see WaitBooted).
 func (m *Machine) Reboot(t testing.TB) {
 	t.Helper()
+	if m.whole.opts.Boot != "" {
+		m.MustRun(t, "systemctl --no-block reboot")
+		m.AwaitBoot(t, offLimit+wholeBoot)
+		return
+	}
 	before := m.MustRun(t, "cat /proc/sys/kernel/random/boot_id")
 	m.leave(t, "systemctl --no-block reboot")
 	m.Start(t)

@@ -3,6 +3,7 @@
 //
 //	go run ./test/vm/cmd/vm shell bookworm        boots Debian 12, says how to ssh into it, until interrupted
 //	go run ./test/vm/cmd/vm shell trixie FILE...  the same with Debian 13, with files copied to /root
+//	go run ./test/vm/cmd/vm shell trixie:uefi      with GRUB on its disk (or bookworm, bios, secure-boot)
 //	go run ./test/vm/cmd/vm run 6.12 'COMMAND'    one command under one of the kernels
 //	go run ./test/vm/cmd/vm build                 downloads and builds all that tests need, for a first run
 //	go run ./test/vm/cmd/vm packages              the Debian packages this needs
@@ -38,19 +39,20 @@ func run(ctx context.Context, args []string) error {
 	case vm.Missing() != nil:
 		return vm.Missing()
 	case len(args) >= 2 && args[0] == "shell":
-		return shell(ctx, vm.Release(args[1]), args[2:])
+		return shell(ctx, args[1], args[2:])
 	case len(args) == 3 && args[0] == "run":
 		return once(ctx, args[1], args[2])
 	case len(args) == 1 && args[0] == "build":
 		return vm.Build(ctx)
 	}
-	return fmt.Errorf("usage: vm shell bookworm|trixie [FILE...] | vm run KERNEL COMMAND | vm build | vm packages")
+	return fmt.Errorf("usage: vm shell bookworm|trixie[:bios|:uefi|:secure-boot] [FILE...] | vm run KERNEL COMMAND | vm build | vm packages")
 }
 
 // shell starts a whole machine and keeps it until it is interrupted.
-func shell(ctx context.Context, release vm.Release, files []string) error {
+func shell(ctx context.Context, system string, files []string) error {
 	fmt.Fprintln(os.Stderr, "starting; the first time this takes some minutes")
-	m, err := vm.StartWhole(ctx, release, vm.Options{})
+	name, boot, _ := strings.Cut(system, ":")
+	m, err := vm.StartWhole(ctx, vm.Release(name), vm.Options{Boot: vm.Boot(boot)})
 	if err != nil {
 		return err
 	}
