@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -22,6 +23,9 @@ type Connection struct {
 	// Inode is that of the socket, which the links in /proc/PID/fd name. 0: no
 	// process has accepted the connection yet.
 	Inode uint32
+	// Local: it goes to a loopback address, or to the one that it comes from, and
+	// so never leaves the host.
+	Local bool
 }
 
 // Connections counts the established TCP connections of this network
@@ -123,6 +127,8 @@ func explainDiag(err error) error {
 const (
 	sizeofDiagRequest = 56 // struct inet_diag_req_v2
 	sizeofDiagMessage = 72 // struct inet_diag_msg
+	sourceAt          = 8  // offset of id.idiag_src
+	destinationAt     = 24 // offset of id.idiag_dst
 	inodeAt           = 68 // offset of idiag_inode
 	diagCong          = 4  // INET_DIAG_CONG
 	attrHeader        = 4
@@ -157,9 +163,19 @@ func parseDiag(msg []byte, family uint8) (c Connection, ok bool) {
 				return Connection{}, false
 			}
 			c.Inode = binary.NativeEndian.Uint32(msg[inodeAt:])
+			to := address(msg[destinationAt:], family)
+			c.Local = to.IsLoopback() || to == address(msg[sourceAt:], family)
 			return c, true
 		}
 		b = b[min((size+3)&^3, len(b)):]
 	}
 	return Connection{}, false
+}
+
+// address reads an address; one of IPv4 that a socket of IPv6 uses is one of IPv4.
+func address(b []byte, family uint8) netip.Addr {
+	if family == unix.AF_INET {
+		return netip.AddrFrom4([4]byte(b))
+	}
+	return netip.AddrFrom16([16]byte(b)).Unmap()
 }

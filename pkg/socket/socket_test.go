@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,7 @@ func TestParseInfo(t *testing.T) {
 func diagMessage(family, state byte, attrs ...[]byte) []byte {
 	b := make([]byte, sizeofDiagMessage)
 	b[0], b[1] = family, state
+	b[sourceAt], b[destinationAt] = 192, 198
 	binary.NativeEndian.PutUint32(b[inodeAt:], 4711)
 	for _, a := range attrs {
 		b = append(b, a...)
@@ -142,6 +144,33 @@ func TestParseDiag(t *testing.T) {
 				t.Errorf("got %+v, %v; want %+v", got, ok, want)
 			}
 		})
+	}
+}
+
+func TestParseDiagLocal(t *testing.T) {
+	v4 := func(a, b, c, d byte) []byte { return append([]byte{a, b, c, d}, make([]byte, 12)...) }
+	v6 := func(text string) []byte { a := netip.MustParseAddr(text).As16(); return a[:] }
+	for name, tc := range map[string]struct {
+		family   byte
+		from, to []byte
+		want     bool
+	}{
+		"abroad":         {unix.AF_INET, v4(192, 0, 2, 1), v4(192, 0, 2, 2), false},
+		"loopback":       {unix.AF_INET, v4(192, 0, 2, 1), v4(127, 3, 2, 1), true},
+		"to itself":      {unix.AF_INET, v4(192, 0, 2, 1), v4(192, 0, 2, 1), true},
+		"from loopback":  {unix.AF_INET, v4(127, 0, 0, 1), v4(192, 0, 2, 2), false},
+		"IPv6":           {unix.AF_INET6, v6("2001:db8::1"), v6("2001:db8::2"), false},
+		"IPv6 loopback":  {unix.AF_INET6, v6("2001:db8::1"), v6("::1"), true},
+		"IPv6 to itself": {unix.AF_INET6, v6("fe80::1"), v6("fe80::1"), true},
+		"mapped":         {unix.AF_INET6, v6("::ffff:192.0.2.1"), v6("::ffff:127.0.0.1"), true},
+		"mapped abroad":  {unix.AF_INET6, v6("::ffff:192.0.2.1"), v6("::ffff:192.0.2.2"), false},
+	} {
+		m := diagMessage(tc.family, 1, attribute(diagCong, "bbr\x00"))
+		copy(m[sourceAt:], tc.from)
+		copy(m[destinationAt:], tc.to)
+		if c, ok := parseDiag(m, tc.family); !ok || c.Local != tc.want {
+			t.Errorf("%s: %+v, %v, want local %v", name, c, ok, tc.want)
+		}
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 type Survey struct {
 	Namespaces []Namespace // the caller's own first, then by number
 	Holders    []Holder    // the processes that hold the watched connections, by PID
+	Booted     time.Time   // when the kernel started, by the clock of now; zero if not known
 	// Hidden: processes of other users, or namespaces, could not be looked
 	// into, so that there may be more.
 	Hidden bool
@@ -78,13 +79,13 @@ var live = places{"/proc", []string{"/run/netns", "/run/docker/netns"}}
 
 // LookAround lists the established connections of every network namespace of
 // this host that holds a process or has a name, and finds the processes behind
-// those whose algorithm is watched. Into other namespaces and other users'
+// those that are to be watched. Into other namespaces and other users'
 // processes it needs root; what it may not see it leaves out and says so.
 //
 // It enters the namespaces on the calling thread, for a moment each. Errors:
 // those of List for the own namespace, the error of the context, and that the
 // thread could not return to its own namespace, to which it then stays bound.
-func LookAround(ctx context.Context, watch func(algorithm string) bool) (*Survey, error) {
+func LookAround(ctx context.Context, watch func(Connection) bool) (*Survey, error) {
 	s := &surveyor{places: live, Survey: &Survey{}, watch: watch, watched: map[uint32]*watched{}}
 	if err := s.look(ctx); err != nil {
 		return nil, fmt.Errorf("looking at the TCP connections of this host: %w", err)
@@ -96,7 +97,7 @@ func LookAround(ctx context.Context, watch func(algorithm string) bool) (*Survey
 type surveyor struct {
 	places
 	*Survey
-	watch   func(string) bool
+	watch   func(Connection) bool
 	watched map[uint32]*watched // by the socket's inode
 	pids    []int
 	files   int
@@ -111,6 +112,7 @@ type watched struct {
 }
 
 func (s *surveyor) look(ctx context.Context) error {
+	s.Booted = booted()
 	if err := s.find(); err != nil {
 		return err
 	}
@@ -236,11 +238,12 @@ func namespaceOf(link string) (uint64, error) {
 
 // bracketed reads the number of "net:[4026531840]" or "socket:[12345]".
 func bracketed(target, prefix string) (uint64, error) {
-	number, ok := strings.CutPrefix(target, prefix)
-	if number, ok = strings.CutSuffix(number, "]"); !ok {
-		return 0, unix.EINVAL
+	if number, ok := strings.CutPrefix(target, prefix); ok {
+		if number, ok = strings.CutSuffix(number, "]"); ok {
+			return strconv.ParseUint(number, 10, 64)
+		}
 	}
-	return strconv.ParseUint(number, 10, 64)
+	return 0, unix.EINVAL
 }
 
 // nsfsMagic is NSFS_MAGIC of linux/magic.h: namespaces lie on their own file
@@ -348,7 +351,7 @@ func (s *surveyor) ask(i int) {
 	for _, c := range all {
 		n.Connections[c.Algorithm]++
 		switch {
-		case !s.watch(c.Algorithm):
+		case !s.watch(c):
 		case c.Inode == 0:
 			n.Unheld[c.Algorithm]++
 		case len(s.watched) >= maxWatched:
@@ -497,15 +500,22 @@ func parseStarted(stat string) uint64 {
 // ticksPerSecond is USER_HZ, which is 100 on every architecture accel runs on.
 const ticksPerSecond = 100
 
-// startTime turns clock ticks since boot into a time.
-func (s *surveyor) startTime(ticks uint64) time.Time {
+// booted tells when the kernel started, by the clock of now.
+func booted() time.Time {
 	var now unix.Timespec
-	const century = 100 * 366 * 24 * 3600 * ticksPerSecond
-	if ticks == 0 || ticks > century || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
 		return time.Time{}
 	}
-	boot := time.Now().Add(-time.Duration(now.Nano()))
-	return boot.Add(time.Duration(ticks) * (time.Second / ticksPerSecond)).Round(time.Second)
+	return time.Now().Add(-time.Duration(now.Nano())).Round(time.Second)
+}
+
+// startTime turns clock ticks since boot into a time.
+func (s *Survey) startTime(ticks uint64) time.Time {
+	const century = 100 * 366 * 24 * 3600 * ticksPerSecond
+	if ticks == 0 || ticks > century || s.Booted.IsZero() {
+		return time.Time{}
+	}
+	return s.Booted.Add(time.Duration(ticks) * (time.Second / ticksPerSecond)).Round(time.Second)
 }
 
 // cgroup reads the path of a process in the hierarchy that systemd uses.

@@ -105,7 +105,7 @@ func startHolder(t *testing.T, algorithms string) (pid int) {
 	return cmd.Process.Pid
 }
 
-func notBBR(algorithm string) bool { return algorithm != "bbr" }
+func notBBR(c Connection) bool { return c.Algorithm != "bbr" }
 
 func lookAround(t *testing.T) *Survey {
 	t.Helper()
@@ -198,7 +198,7 @@ func TestLookAroundUnwatched(t *testing.T) {
 	inNamespace(t, true)
 	setDefault(t, "reno")
 	pair(t, "tcp4", "127.0.0.1:0")
-	s, err := LookAround(t.Context(), func(a string) bool { return a == "nosuch" })
+	s, err := LookAround(t.Context(), func(c Connection) bool { return c.Algorithm == "nosuch" })
 	if errors.Is(err, ErrNoDiag) {
 		t.Skip(err)
 	}
@@ -435,7 +435,10 @@ func TestParseStarted(t *testing.T) {
 			t.Errorf("%q: %d, want %d", stat, got, want)
 		}
 	}
-	s := &surveyor{}
+	s := &Survey{Booted: time.Now()}
+	if got, want := s.startTime(250), s.Booted.Add(2500*time.Millisecond).Round(time.Second); !got.Equal(want) {
+		t.Errorf("250 ticks after boot is %v, want %v", got, want)
+	}
 	for _, ticks := range []uint64{0, 1 << 61, 1<<62 - 1} {
 		if got := s.startTime(ticks); !got.IsZero() {
 			t.Errorf("%d ticks after boot is %v", ticks, got)
@@ -552,7 +555,7 @@ func FuzzProcess(f *testing.F) {
 	f.Add("0::/system.slice/nginx.service\n1:name=systemd:/\n")
 	f.Add("socket:[12345]")
 	f.Fuzz(func(t *testing.T, s string) {
-		(&surveyor{}).startTime(parseStarted(s))
+		(&Survey{Booted: time.Unix(1, 0)}).startTime(parseStarted(s))
 		if p := parseCgroup(s); p != "" && (p[0] != '/' || !strings.Contains(s, p) || strings.Contains(p, "\n")) {
 			t.Errorf("cgroup %q of %q", p, s)
 		}
