@@ -77,11 +77,27 @@ func (e *examination) accepts(k sysctl.Key) func(string) bool {
 	}
 }
 
+// inForce is sysctl.Config.InForce with what the kernel makes of numbers: "9 # more"
+// is 9, and a row that is too short leaves the rest as it was, which is as it is
+// now, for all that is known.
+func (e *examination) inForce(c *sysctl.Config, k sysctl.Key) (a sysctl.Assignment, held string, ok bool) {
+	accepts := e.accepts(k)
+	if v := e.live(k); v != nil {
+		held = *v
+	}
+	for _, w := range c.Writes(k) {
+		if v, taken := sysctl.Taken(held, w.Value); taken && accepts(w.Value) {
+			a, held, ok = w, strings.ReplaceAll(v, "\t", " "), true
+		}
+	}
+	return a, held, ok
+}
+
 func (e *examination) bootOf(c *sysctl.Config, k sysctl.Key) Boot {
 	b := Boot{Order: c.Order().String(), Loses: []Line{}}
-	a, ok := c.InForce(k, e.accepts(k))
+	a, held, ok := e.inForce(c, k)
 	if ok {
-		v := sysctl.Printable(a.Value)
+		v := sysctl.Printable(held)
 		b.Value, b.File, b.Line, b.Target = &v, sysctl.Printable(a.File), a.Line, sysctl.Printable(a.Target)
 	}
 	if tried, any := c.Lookup(k); any && (!ok || tried.File != a.File || tried.Line != a.Line) {
