@@ -281,6 +281,7 @@ func doctorPage(p *page, r *doctor.Report) {
 			writerRow(p, w)
 		}
 	}
+	connectionRows(p, r.Connections)
 	if len(r.Fixed) > 0 {
 		p.gap()
 		var lines []string

@@ -669,9 +669,10 @@ func TestDocumentsMatchTheirSchemas(t *testing.T) {
 	fill(reflect.ValueOf(&recording))
 
 	examined := doctor.Report{Schema: doctor.Schema, Verdict: doctor.Found, Exit: tuning.ExitAttention, Order: "systemd",
-		Keys:      []doctor.Key{{Boot: []doctor.Boot{{Order: "procps"}}}},
-		Leftovers: []doctor.Leftover{{Keys: []doctor.LeftKey{{Class: doctor.NoEffect}}}},
-		Change:    &doctor.Change{Command: "undo"}}
+		Keys:        []doctor.Key{{Boot: []doctor.Boot{{Order: "procps"}}}},
+		Leftovers:   []doctor.Leftover{{Keys: []doctor.LeftKey{{Class: doctor.NoEffect}}}},
+		Connections: &doctor.Connections{Processes: []doctor.ProcessOf{{Source: doctor.Mixed}}},
+		Change:      &doctor.Change{Command: "undo"}}
 	fill(reflect.ValueOf(&examined))
 
 	for _, doc := range []any{status, detect, result, probed, fetched, history, failed, recording, examined} {

@@ -43,9 +43,12 @@ type Report struct {
 	Leftovers []Leftover      `json:"leftovers"`
 	Harmful   []Harm          `json:"harmful"`
 	Writers   []Writer        `json:"writers"`
-	Fixed     []Fixed         `json:"fixed"` // what --fix did before and --undo would put back
-	Notes     []string        `json:"notes"`
-	Change    *Change         `json:"change,omitempty"` // what --fix or --undo did, or would do
+	// Connections are those with another algorithm than the chosen one; null in
+	// the hasty form.
+	Connections *Connections `json:"connections"`
+	Fixed       []Fixed      `json:"fixed"` // what --fix did before and --undo would put back
+	Notes       []string     `json:"notes"`
+	Change      *Change      `json:"change,omitempty"` // what --fix or --undo did, or would do
 }
 
 // Fixed is a clean-up that can be undone.
@@ -65,12 +68,15 @@ type Options struct {
 
 // Examine looks at a host and changes nothing. It works without root and with
 // any file missing or unreadable. The error is of the host as a whole.
-func Examine(_ context.Context, h *tuning.Host, o Options) (*Report, error) {
+func Examine(ctx context.Context, h *tuning.Host, o Options) (*Report, error) {
 	e, err := newExamination(h)
 	if err != nil {
 		return nil, err
 	}
 	e.hasty = o.Hasty
+	if !e.hasty {
+		e.connections(ctx)
+	}
 	e.all()
 	return e.r, nil
 }
@@ -309,6 +315,11 @@ func (e *examination) judgeAll() {
 		if k.Lost {
 			parts = append(parts, text.T("%s will not be what accel wants after the next boot", k.Key))
 		}
+	}
+	if n := r.Connections.old(); n == 1 {
+		parts = append(parts, text.T("a container that keeps the algorithm from before the switch"))
+	} else if n > 1 {
+		parts = append(parts, text.T("%d containers that keep the algorithm from before the switch", n))
 	}
 	interrupted := slices.ContainsFunc(r.Fixed, func(f Fixed) bool { return f.Interrupted })
 	if interrupted {
