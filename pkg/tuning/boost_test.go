@@ -30,6 +30,7 @@ func withBoost(f *fakeHost) *fakeHost {
 		{Family: "inet6", Dst: "default", Link: "eth0", Table: 254, Metric: 1024, Protocol: "ra", Special: route.Advertised},
 		{Family: "inet", Dst: "default", Link: "eth1", Table: 100, Protocol: "static", Special: route.PolicyTable},
 	}
+	f.bootRoutes = slices.Clone(f.routes)
 	return f
 }
 

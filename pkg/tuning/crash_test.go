@@ -3,6 +3,7 @@ package tuning
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,15 @@ func truthful(f *fakeHost, original seen) error {
 			if l := f.links[link.Name]; l.leftover || link.Managed && l.kind != s.Enabled.Qdisc {
 				return fmt.Errorf("status says good, %s has %+v", link.Name, l)
 			}
+		}
+		boosted := s.Enabled.Profile == "boost"
+		for _, r := range f.routes {
+			if ordinary := r.Special == ""; boosted && ordinary && r.InitialCwnd < 64 || (!boosted || !ordinary) && r.InitialCwnd >= 64 {
+				return fmt.Errorf("status says good with %s, the routes are %+v", s.Enabled.Profile, f.routes)
+			}
+		}
+		if len(f.routes) > 0 && boosted != strings.Contains(f.files[SysctlFile], "tcp_wmem = ") || boosted != (f.values[idle] == "0") {
+			return fmt.Errorf("status says good with %s, the host has %v and %q", s.Enabled.Profile, f.values, f.files[SysctlFile])
 		}
 	case NotEnabled:
 		now := f.seen()
@@ -64,15 +74,31 @@ func TestCrash(t *testing.T) {
 			f.links["eth0"].kind = "fq_codel"
 			delete(f.files, SysctlFile)
 		}, func(h *Host) { Heal(context.Background(), h, HealOptions{RetryRefused: true}) }},
+		"enable boost":   {func(*testing.T, *fakeHost) {}, func(h *Host) { Enable(context.Background(), h, Request{Profile: "boost"}) }},
+		"basic to boost": {func(t *testing.T, f *fakeHost) { mustEnable(t, f, Request{}) }, func(h *Host) { Enable(context.Background(), h, Request{Profile: "boost"}) }},
+		"boost to basic": {func(t *testing.T, f *fakeHost) { mustEnable(t, f, Request{Profile: "boost"}) }, func(h *Host) { Enable(context.Background(), h, Request{}) }},
+		"disable boost":  {func(t *testing.T, f *fakeHost) { mustEnable(t, f, Request{Profile: "boost"}) }, func(h *Host) { Disable(context.Background(), h, false) }},
+		"heal boost": {func(t *testing.T, f *fakeHost) {
+			mustEnable(t, f, Request{Profile: "boost"})
+			f.values[wmem], f.values[idle] = f.boot[wmem], "1"
+			f.routes = slices.Clone(f.bootRoutes)
+			delete(f.files, SysctlFile)
+		}, func(h *Host) { Heal(context.Background(), h, HealOptions{RetryRefused: true}) }},
 	}
 	for name, c := range commands {
 		t.Run(name, func(t *testing.T) {
 			crashes := 0
 			for at := 1; ; at++ {
 				ended := false
-				for variant := range 8 {
-					powerCut, lost, disable := variant&1 != 0, variant&2 != 0, variant&4 != 0
+				for variant := range 16 {
+					powerCut, lost, disable, other := variant&1 != 0, variant&2 != 0, variant&4 != 0, variant&8 != 0
 					f := newFakeHost()
+					if strings.Contains(name, "boost") {
+						withBoost(f)
+						f.routes[0].InitialCwnd, f.bootRoutes[0].InitialCwnd = 20, 20
+					} else if other {
+						continue
+					}
 					f.links["eth1"].kind = "fq_codel" // as it is after a reboot
 					original := f.seen()
 					c.before(t, f)
@@ -94,7 +120,11 @@ func TestCrash(t *testing.T) {
 						t.Fatalf("%s: %v", where, err)
 					}
 					if !disable {
-						res := mustEnable(t, f, Request{})
+						r := Request{}
+						if other {
+							r.Profile = "boost"
+						}
+						res := mustEnable(t, f, r)
 						if res.Status.Verdict != Good {
 							t.Fatalf("%s, then enable: %s (%s) %v", where, res.Status.Verdict, res.Status.Reason, res.Status.Drift)
 						}

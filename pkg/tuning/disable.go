@@ -197,8 +197,8 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 			continue // last, see undoAllowed
 		}
 		w := Setting{Kind: r.Kind, Name: r.Name, Want: r.Original}
-		if r.Floor != "" && len(r.Wrote) == 0 {
-			continue // the host had it, and accel wrote nothing
+		if r.Kind != KindQdisc && len(r.Wrote) == 0 {
+			continue // the host had it and accel wrote nothing, or somebody else has it by now
 		}
 		if r.Kind == KindRoute && s.routesErr != nil {
 			res.Left = append(res.Left, Left{Setting: r.ID(), Original: r.Original, Reason: s.routesErr.Error(), Failed: true})
@@ -224,8 +224,8 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 		case err != nil:
 			res.Left = append(res.Left, Left{Setting: r.ID(), Original: r.Original, Reason: err.Error(), Failed: true})
 			continue
-		case sysctl.Equal(cur, r.Original):
-			continue
+		case sysctl.Equal(cur, r.Original), r.Kind == KindRoute && cur == "0":
+			continue // as it was; or the route was made anew without the metric
 		case !s.st.ours(&r, cur) && !s.leftover(&r):
 			res.Left = append(res.Left, Left{Setting: r.ID(), Live: cur, Original: r.Original, Reason: text.T("somebody changed it since")})
 			continue

@@ -24,15 +24,18 @@ import (
 // systemd do. Every step that changes it is counted, so that a test can fail
 // or cut the power at each one.
 type fakeHost struct {
-	release  string
-	values   map[sysctl.Key]string    // /proc/sys
-	modules  map[string]kernel.Origin // algorithms and qdisc kinds by name
-	links    map[string]*fakeLink
-	routes   []route.Route // each with its own name
-	files    map[string]string
-	dirs     map[string]bool
-	unsynced map[string]*string // what a power cut may bring back
-	service  fakeService
+	release string
+	values  map[sysctl.Key]string    // /proc/sys
+	modules map[string]kernel.Origin // algorithms and qdisc kinds by name
+	links   map[string]*fakeLink
+	routes  []route.Route // each with its own name
+	// bootRoutes are those that the network configuration makes, at boot and
+	// when a lease is renewed.
+	bootRoutes []route.Route
+	files      map[string]string
+	dirs       map[string]bool
+	unsynced   map[string]*string // what a power cut may bring back
+	service    fakeService
 	// connections are the established ones, by algorithm.
 	connections map[string]int
 	override    string // what sockets get instead of the sysctl
@@ -213,6 +216,7 @@ func (f *fakeHost) reboot() {
 			l.kind = f.values[sysctl.DefaultQdisc]
 		}
 	}
+	f.routes = slices.Clone(f.bootRoutes)
 	f.service.active = f.service.enabled
 }
 
@@ -543,13 +547,14 @@ var _ files.FS = fakeFiles{}
 type seen struct {
 	Values map[sysctl.Key]string
 	Trees  []qdisc.Tree
+	Routes []route.Route
 	Files  map[string]string
 	Dirs   []string
 }
 
 func (f *fakeHost) seen() seen {
 	trees, _ := fakeQdiscs{f}.Trees()
-	s := seen{Values: maps.Clone(f.values), Trees: trees, Files: map[string]string{}}
+	s := seen{Values: maps.Clone(f.values), Trees: trees, Routes: slices.Clone(f.routes), Files: map[string]string{}}
 	for n, c := range f.files {
 		if n != temp(SysctlFile) && n != temp(ModulesFile) && (strings.HasPrefix(n, "/etc/") || n == StateFile) {
 			s.Files[n] = c

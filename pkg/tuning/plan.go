@@ -167,6 +167,9 @@ func (s *session) intend(w Setting, current, original string) {
 		s.st.Records = append(s.st.Records, Record{Kind: w.Kind, Name: w.Name, Original: original})
 		r = &s.st.Records[len(s.st.Records)-1]
 	}
+	if w.Kind == KindSysctl && r.Wanted == "" && len(r.Wrote) == 0 {
+		r.Original = current // it was somebody else's by now
+	}
 	r.Wanted = w.Want
 	r.wrote(w.Want)
 	if w.Kind != KindQdisc {

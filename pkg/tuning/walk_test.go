@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"accel/pkg/files"
+	"accel/pkg/route"
 	"accel/pkg/sysctl"
 )
 
@@ -45,25 +46,36 @@ func TestRandomWalks(t *testing.T) {
 type model struct {
 	values map[sysctl.Key]string
 	links  map[string]fakeLink
+	routes []route.Route
 }
 
 // foreign values are never accel's nor anybody's original, so that the model
 // need not guess whose a value is.
 var foreignValues = map[sysctl.Key]string{sysctl.CongestionControl: "reno", sysctl.DefaultQdisc: "pfifo_fast"}
 
+// Of what only boost sets, there are values below its floors and above.
+var (
+	boostKeys = []sysctl.Key{wmem, rmem, idle}
+	lowValues = map[sysctl.Key]string{wmem: "4096 16384 65536", rmem: "4096 65536 65536", idle: "2"}
+	// Of what must be exact there is none that is better.
+	highValues = map[sysctl.Key]string{wmem: "4096 32768 134217728", rmem: "8192 131072 134217728"}
+)
+
+const onlyRoute = "default dev eth0 metric 100"
+
 func walk(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	f := newFakeHost()
+	f := withBoost(newFakeHost())
 	f.links["eth1"].kind = "fq_codel"
 	f.coin = func() bool { return r.IntN(2) == 0 }
-	m := model{values: maps.Clone(f.values), links: map[string]fakeLink{}}
+	m := model{values: maps.Clone(f.values), links: map[string]fakeLink{}, routes: slices.Clone(f.routes)}
 	for n, l := range f.links {
 		m.links[n] = *l
 	}
 	var story []string
 	tell := func(format string, args ...any) { story = append(story, fmt.Sprintf(format, args...)) }
 	request := func() Request {
-		q := Request{Algorithm: []string{"bbr", "htcp", "cubic"}[r.IntN(3)], Qdisc: []string{"", "fq", "cake"}[r.IntN(3)]}
+		q := Request{Algorithm: []string{"bbr", "htcp", "cubic"}[r.IntN(3)], Qdisc: []string{"", "fq", "cake"}[r.IntN(3)], Profile: []string{"", "boost"}[r.IntN(2)]}
 		if r.IntN(4) == 0 {
 			q.Links = []string{"eth0"}
 		}
@@ -91,7 +103,7 @@ func walk(t *testing.T, seed uint64) {
 
 	steps := 3 + r.IntN(8)
 	for range steps {
-		switch n := r.IntN(12); {
+		switch n := r.IntN(15); {
 		case n < 4:
 			q := request()
 			tell("enable %+v", q)
@@ -110,6 +122,7 @@ func walk(t *testing.T, seed uint64) {
 				t.Errorf("enable: %s (%s) %v", res.Status.Verdict, res.Status.Reason, res.Status.Drift)
 			}
 			m.beforeFirst(f, before)
+			m.released(f, foreign)
 			claimed(foreign)
 		case n < 6:
 			tell("disable")
@@ -168,6 +181,31 @@ func walk(t *testing.T, seed uint64) {
 				m.beforeFirst(f, before)
 				reached(f, foreign)
 			}
+		case n < 12:
+			tell("the lease is renewed")
+			f.routes, m.routes = slices.Clone(f.bootRoutes), slices.Clone(f.bootRoutes)
+		case n < 13:
+			v := []int{5, 30, 100}[r.IntN(3)]
+			tell("somebody sets initcwnd %d", v)
+			// Whatever accel makes of it, it is the host's own from now on.
+			f.routes[0].InitialCwnd, m.routes[0].InitialCwnd = v, v
+			if f.files[StateFile] != "" {
+				foreign["route "+onlyRoute+" initcwnd"] = ""
+			}
+		case n < 14:
+			k := boostKeys[r.IntN(len(boostKeys))]
+			v := lowValues[k]
+			if high, ok := highValues[k]; ok && r.IntN(2) == 0 {
+				v = high
+			}
+			tell("somebody sets %s to %s", k, v)
+			f.values[k] = v
+			if wrote(f.files[StateFile], k) {
+				foreign[k.String()] = v
+			} else {
+				m.values[k] = v
+				delete(foreign, k.String())
+			}
 		default:
 			at := 1 + r.IntN(40)
 			tell("a crash before step %d", at)
@@ -187,9 +225,8 @@ func walk(t *testing.T, seed uint64) {
 			m.beforeFirst(f, before)
 			reached(f, foreign)
 			if f.files[StateFile] == "" {
-				for k := range foreignValues {
-					m.values[k] = f.values[k]
-				}
+				m.values = maps.Clone(f.values)
+				m.routes = slices.Clone(f.routes)
 				m.links = map[string]fakeLink{}
 				for n, l := range f.links {
 					m.links[n] = *l
@@ -212,14 +249,43 @@ func walk(t *testing.T, seed uint64) {
 
 // claimed: an enable or a healing takes the sysctls back from whoever changed
 // them. A qdisc that somebody configured stays his.
+// So does a value better than a floor asks.
 func claimed(foreign map[string]string) {
-	maps.DeleteFunc(foreign, func(k, _ string) bool { return !strings.HasPrefix(k, "qdisc ") })
+	maps.DeleteFunc(foreign, func(k, v string) bool {
+		return !strings.HasPrefix(k, "qdisc ") && !strings.HasPrefix(k, "route ") && !slices.Contains(slices.Collect(maps.Values(highValues)), v)
+	})
+}
+
+// released: what accel no longer holds after a change of the profile belongs
+// to whoever changed it.
+func (m *model) released(f *fakeHost, foreign map[string]string) {
+	for _, k := range boostKeys {
+		if v, ok := foreign[k.String()]; ok && !wrote(f.files[StateFile], k) && f.values[k] == v {
+			m.values[k] = v
+			delete(foreign, k.String())
+		}
+	}
+}
+
+// wrote: accel has written the key, or was about to.
+func wrote(state string, k sysctl.Key) bool {
+	s, err := parseState([]byte(state))
+	if err != nil {
+		return false
+	}
+	r := s.record(KindSysctl, string(k))
+	return r != nil && len(r.Wrote) > 0
 }
 
 // reached is claimed by a command that may not have got as far.
 func reached(f *fakeHost, foreign map[string]string) {
 	for k, v := range foreignValues {
 		if f.values[k] != v {
+			delete(foreign, k.String())
+		}
+	}
+	for _, k := range boostKeys {
+		if v, ok := foreign[k.String()]; ok && f.values[k] != v {
 			delete(foreign, k.String())
 		}
 	}
@@ -239,11 +305,24 @@ func (m *model) beforeFirst(f *fakeHost, before seen) {
 			m.values[k] = before.Values[k]
 		}
 	}
+	for _, k := range boostKeys {
+		if !wrote(before.Files[StateFile], k) && wrote(f.files[StateFile], k) {
+			m.values[k] = before.Values[k]
+		}
+	}
 }
 
 // reboot: what accel does not hold, a boot sets as the distribution says.
 func (m *model) reboot(f *fakeHost, foreign map[string]string) {
 	state := f.files[StateFile]
+	m.routes = slices.Clone(f.bootRoutes)
+	for _, k := range boostKeys {
+		if !wrote(state, k) {
+			m.values[k] = f.values[k]
+		} else if f.values[k] == f.boot[k] && m.values[k] != f.boot[k] {
+			foreign[k.String()] = f.boot[k] // the boot was the distribution's alone
+		}
+	}
 	for k := range foreignValues {
 		if !touched(state, k) {
 			m.values[k] = f.boot[k]
@@ -287,7 +366,7 @@ func (m *model) adopt(f *fakeHost, setting string) {
 // check compares the disabled host with the model.
 func (m *model) check(t *testing.T, f *fakeHost, foreign map[string]string) {
 	t.Helper()
-	for _, k := range slices.Sorted(maps.Keys(foreignValues)) {
+	for _, k := range slices.Concat(slices.Sorted(maps.Keys(foreignValues)), boostKeys) {
 		want := m.values[k]
 		if v, ok := foreign[k.String()]; ok {
 			want = v
@@ -295,6 +374,9 @@ func (m *model) check(t *testing.T, f *fakeHost, foreign map[string]string) {
 		if f.values[k] != want {
 			t.Errorf("%s is %s, want %s", k, f.values[k], want)
 		}
+	}
+	if diff := cmp.Diff(m.routes, f.routes); diff != "" {
+		t.Errorf("the routes (-want +got):\n%s", diff)
 	}
 	for name, l := range f.links {
 		if l.leftover {
