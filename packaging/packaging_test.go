@@ -54,7 +54,14 @@ func byName(a, b string) int {
 
 var fixed = []string{
 	"-rwxr-xr-x root/root /usr/bin/accel",
+	"-rw-r--r-- root/root /usr/lib/systemd/system/accel-kernel-deadline.service",
+	"-rw-r--r-- root/root /usr/lib/systemd/system/accel-kernel-deadline.timer",
+	"-rw-r--r-- root/root /usr/lib/systemd/system/accel-kernel.service",
 	"-rw-r--r-- root/root /usr/lib/systemd/system/accel.service",
+	"lrwxrwxrwx root/root /usr/lib/systemd/system/emergency.target.wants/accel-kernel-deadline.timer -> ../accel-kernel-deadline.timer",
+	"lrwxrwxrwx root/root /usr/lib/systemd/system/multi-user.target.wants/accel-kernel.service -> ../accel-kernel.service",
+	"lrwxrwxrwx root/root /usr/lib/systemd/system/rescue.target.wants/accel-kernel-deadline.timer -> ../accel-kernel-deadline.timer",
+	"lrwxrwxrwx root/root /usr/lib/systemd/system/sysinit.target.wants/accel-kernel-deadline.timer -> ../accel-kernel-deadline.timer",
 	"-rw-r--r-- root/root /usr/share/bash-completion/completions/accel",
 	"-rw-r--r-- root/root /usr/share/doc/accel/README.md",
 	"-rw-r--r-- root/root /usr/share/doc/accel/changelog.gz",

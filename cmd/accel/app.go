@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/urfave/cli/v2"
 
 	"accel/pkg/lab"
@@ -19,9 +21,9 @@ func (a *accel) commands() *cli.App {
 		return &cli.BoolFlag{Name: "dry-run", Usage: text.T("show what would be done, change nothing; works without root")}
 	}
 	yes := func() cli.Flag {
-		return &cli.BoolFlag{Name: "yes", Usage: text.T("answer every question with yes (for scripts; only doctor asks any)")}
+		return &cli.BoolFlag{Name: "yes", Usage: text.T("answer every question with yes (for scripts)")}
 	}
-	return &cli.App{
+	app := &cli.App{
 		Name:            "accel",
 		Usage:           text.T("make this server send faster over long and lossy paths"),
 		HideHelp:        true, // help, --help and --version are understood in args.go
@@ -35,7 +37,7 @@ func (a *accel) commands() *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {},
 		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return usage(err.Error(), "") },
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "root", Usage: text.T("look at the recorded host or mounted image in `DIR` (detect, status and doctor only)")},
+			&cli.StringFlag{Name: "root", Usage: text.T("look at the recorded host or mounted image in `DIR` (detect, status, doctor and kernel list only)")},
 			&cli.BoolFlag{Name: "version", Usage: text.T("print the version")},
 		},
 		Commands: []*cli.Command{
@@ -158,4 +160,7 @@ func (a *accel) commands() *cli.App {
 			},
 		},
 	}
+	at := slices.IndexFunc(app.Commands, func(c *cli.Command) bool { return c.Name == lab.ChildCommand })
+	app.Commands = slices.Insert(app.Commands, at, a.kernelCommands(dryRun, asJSON)...)
+	return app
 }

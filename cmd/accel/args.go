@@ -21,6 +21,7 @@ import (
 type line struct {
 	command *cli.Command // nil: help about accel itself
 	help    bool         // show help instead of running the command
+	group   string       // with help: the commands whose first word this is
 	args    []string     // for urfave/cli, beginning with the name of the program
 }
 
@@ -60,8 +61,15 @@ func arrange(app *cli.App, argv []string) (line, error) {
 		return line{}, usage(text.T("no command given"), text.T("Commands: %s. For help: accel --help", commandNames(app)))
 	}
 
+	words = joined(app, words)
 	command := app.Command(words[0])
 	if command == nil {
+		if group(app, words[0]) {
+			if help {
+				return line{help: true, group: words[0]}, nil
+			}
+			return line{}, incomplete(app, words)
+		}
 		return line{}, unknownCommand(app, words[0])
 	}
 	arguments := append(slices.Clone(words[1:]), literal...)
@@ -153,6 +161,10 @@ func split(app *cli.App, known map[string]cli.DocGenerationFlag, argv []string) 
 }
 
 func helpLine(app *cli.App, arguments []string) (line, error) {
+	arguments = joined(app, arguments)
+	if len(arguments) == 1 && group(app, arguments[0]) {
+		return line{help: true, group: arguments[0]}, nil
+	}
 	switch len(arguments) {
 	case 0:
 		return line{help: true}, nil
@@ -164,6 +176,46 @@ func helpLine(app *cli.App, arguments []string) (line, error) {
 		return line{command: command, help: true}, nil
 	}
 	return line{}, usage(text.T("help takes one command, %q is one too many", arguments[1]), text.T("Write: accel help %s", arguments[0]))
+}
+
+// Some commands have a name of two words, such as "kernel list": they belong
+// together as a group, and each has its own flags.
+
+// joined makes one word of the two of such a command.
+func joined(app *cli.App, words []string) []string {
+	if len(words) > 1 && app.Command(words[0]+" "+words[1]) != nil {
+		return append([]string{words[0] + " " + words[1]}, words[2:]...)
+	}
+	return words
+}
+
+// group: commands begin with this word.
+func group(app *cli.App, word string) bool { return len(members(app, word)) > 0 }
+
+// members are the visible commands of a group.
+func members(app *cli.App, word string) []*cli.Command {
+	var list []*cli.Command
+	for _, c := range app.VisibleCommands() {
+		if strings.HasPrefix(c.Name, word+" ") {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+func incomplete(app *cli.App, words []string) error {
+	var names []string
+	for _, c := range members(app, words[0]) {
+		names = append(names, strings.TrimPrefix(c.Name, words[0]+" "))
+	}
+	next := text.T("Write accel %s and one of: %s. For help: accel %s --help", words[0], strings.Join(names, " "), words[0])
+	if len(words) == 1 {
+		return usage(text.T("%s alone does nothing", words[0]), next)
+	}
+	if near := text.Nearest(strings.ToLower(words[1]), names); near != "" {
+		next = text.T("Did you mean: accel %s", words[0]+" "+near)
+	}
+	return usage(text.T("there is no command %q", words[0]+" "+words[1]), next)
 }
 
 // checkOptions refuses flags that the command does not have, and a flag with
@@ -249,7 +301,8 @@ func unknownCommand(app *cli.App, word string) error {
 	next := text.T("Commands: %s. For help: accel --help", commandNames(app))
 	var names []string
 	for _, c := range app.Commands {
-		names = append(names, c.Name)
+		first, _, _ := strings.Cut(c.Name, " ")
+		names = append(names, first)
 	}
 	if near := text.Nearest(strings.ToLower(word), names); near != "" {
 		next = text.T("Did you mean: accel %s", near)
@@ -265,6 +318,7 @@ func unknownFlag(app *cli.App, known map[string]cli.DocGenerationFlag, arg strin
 	var candidates []string
 	help := "accel --help"
 	if len(words) > 0 {
+		words = joined(app, words)
 		if command := app.Command(words[0]); command != nil {
 			candidates = append(flagNames(command.Flags), "help")
 			if readsRecorded(command) {
@@ -329,13 +383,16 @@ func repeats(c *cli.Command, name string) bool {
 
 // readsRecorded: the commands that --root is for.
 func readsRecorded(c *cli.Command) bool {
-	return c.Name == "detect" || c.Name == "status" || c.Name == "doctor"
+	return c.Name == "detect" || c.Name == "status" || c.Name == "doctor" || c.Name == "kernel list"
 }
 
 func commandNames(app *cli.App) string {
 	var names []string
 	for _, c := range app.VisibleCommands() {
-		names = append(names, c.Name)
+		first, _, _ := strings.Cut(c.Name, " ")
+		if !slices.Contains(names, first) {
+			names = append(names, first)
+		}
 	}
 	return strings.Join(names, " ")
 }

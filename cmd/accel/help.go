@@ -10,12 +10,15 @@ import (
 
 // help prints the help about a command, or about accel itself, to stdout. It is
 // made from the definitions in app.go.
-func (a *accel) help(app *cli.App, command *cli.Command) error {
+func (a *accel) help(app *cli.App, command *cli.Command, group string) error {
 	p := &page{screen: a.outScreen}
-	if command == nil {
-		appHelp(p, app)
-	} else {
+	switch {
+	case command != nil:
 		commandHelp(p, app, command)
+	case group != "":
+		groupHelp(p, app, group)
+	default:
+		appHelp(p, app)
 	}
 	return p.print()
 }
@@ -38,6 +41,17 @@ func appHelp(p *page, app *cli.App) {
 	p.row("  sudo accel disable", text.T("put everything back"))
 	p.gap()
 	p.paragraph(text.T("Exit codes: 0 good, 1 failed and everything undone, 2 usage, 3 not enabled, 4 needs attention, 5 not possible on this host. More: man accel"))
+}
+
+// groupHelp lists the commands that begin with one word.
+func groupHelp(p *page, app *cli.App, word string) {
+	p.paragraph(text.T("The commands of accel %s:", word))
+	p.gap()
+	for _, c := range members(app, word) {
+		p.row("  "+c.Name, c.Usage)
+	}
+	p.gap()
+	p.paragraph(text.T("For help on one: accel %s --help", members(app, word)[0].Name))
 }
 
 func commandHelp(p *page, app *cli.App, c *cli.Command) {

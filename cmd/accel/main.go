@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"accel/pkg/agent"
+	"accel/pkg/bootkernel"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -37,6 +38,7 @@ type accel struct {
 	in        io.Reader
 	asks      func() bool // there is somebody to ask
 	live      func() *tuning.Host
+	liveBoot  func() *bootkernel.Host
 	exit      int // of a command that failed in no way: the verdict's
 }
 
@@ -50,6 +52,7 @@ func newAccel(out, err io.Writer, getenv func(string) string) *accel {
 		euid:      os.Geteuid,
 		in:        os.Stdin,
 		asks:      terminals,
+		liveBoot:  bootkernel.Live,
 		live: func() *tuning.Host {
 			h := tuning.Live()
 			h.Service = agent.NewSystemd()
@@ -72,7 +75,7 @@ func (a *accel) run(argv []string) int {
 		return a.report(err, wantsJSON(argv))
 	}
 	if l.help {
-		if err := a.help(app, l.command); err != nil {
+		if err := a.help(app, l.command, l.group); err != nil {
 			return a.report(err, false)
 		}
 		return tuning.ExitGood

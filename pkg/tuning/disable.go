@@ -146,7 +146,7 @@ func (s *session) endDisable(res *Result, filesErr error) error {
 	s.st.Records = slices.DeleteFunc(s.st.Records, func(r Record) bool { return !failed(r.ID()) })
 	if len(s.st.Records) == 0 && filesErr == nil {
 		if err := s.h.Files.Remove(StateFile); err != nil {
-			return problem(ExitFailed, err, text.T("removing %s", StateFile), fileHint(err, StateFile))
+			return problem(ExitFailed, err, text.T("removing %s", StateFile), FileHint(err, StateFile))
 		}
 		return nil
 	}

@@ -92,7 +92,7 @@ func Live() *Host {
 		Modules: liveModules{},
 		Detect:  func() (*kernel.Facts, error) { return kernel.Detect("/") },
 		Now:     time.Now,
-		Lock:    lockFile(RuntimeDir + "/lock"),
+		Lock:    LockFile(RuntimeDir + "/lock"),
 		Log:     slog.New(slog.DiscardHandler),
 	}
 }
@@ -121,9 +121,9 @@ type liveModules struct{}
 
 func (liveModules) Load(ctx context.Context, name string) error { return kernel.LoadModule(ctx, name) }
 
-// lockFile locks a file that lives on a tmpfs: a crash or a reboot leaves
+// LockFile locks a file that lives on a tmpfs: a crash or a reboot leaves
 // nothing locked.
-func lockFile(name string) func(context.Context) (func(), error) {
+func LockFile(name string) func(context.Context) (func(), error) {
 	return func(ctx context.Context) (func(), error) {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return nil, fmt.Errorf("making %s: %w", filepath.Dir(name), err)

@@ -100,7 +100,7 @@ func generated(f files.FS) (map[string][]byte, error) {
 	for _, name := range generatedFiles {
 		data, ours, err := ourFile(f, name)
 		if err != nil {
-			return nil, problem(ExitFailed, err, text.T("reading %s", name), fileHint(err, name))
+			return nil, problem(ExitFailed, err, text.T("reading %s", name), FileHint(err, name))
 		}
 		if !ours {
 			return nil, problem(ExitFailed, nil, text.T("%s was not written by accel", name), text.T("accel never changes other people's files. Move it away and try again."))
@@ -134,7 +134,7 @@ func removeEmpty(f files.FS, dirs []string) (err error) {
 	for _, d := range dirs {
 		if entries, rerr := f.ReadDir(d); rerr == nil && len(entries) == 0 {
 			if rerr := f.Remove(d); rerr != nil {
-				err = errors.Join(err, problem(ExitFailed, rerr, text.T("removing %s", d), fileHint(rerr, d)))
+				err = errors.Join(err, problem(ExitFailed, rerr, text.T("removing %s", d), FileHint(rerr, d)))
 			}
 		}
 	}
@@ -162,7 +162,7 @@ func writeFiles(f files.FS, s *State) (changed []string, err error) {
 			}
 		}
 		if err != nil {
-			return changed, problem(ExitFailed, err, text.T("writing %s", name), fileHint(err, name))
+			return changed, problem(ExitFailed, err, text.T("writing %s", name), FileHint(err, name))
 		}
 		changed = append(changed, name)
 	}
@@ -190,7 +190,7 @@ func removeFiles(f files.FS, dirs []string) (changed []string, err error) {
 		}
 		// Also where there is none: a crash may have left its unfinished copy.
 		if rerr = f.Remove(name); rerr != nil {
-			err = errors.Join(err, problem(ExitFailed, rerr, text.T("removing %s", name), fileHint(rerr, name)))
+			err = errors.Join(err, problem(ExitFailed, rerr, text.T("removing %s", name), FileHint(rerr, name)))
 			continue
 		}
 		if have != nil {

@@ -204,7 +204,7 @@ func saveState(f files.FS, s *State) error {
 		err = f.WriteFile(StateFile, append(data, '\n'), 0o644)
 	}
 	if err != nil {
-		return problem(ExitFailed, err, text.T("saving the original values"), fileHint(err, StateFile))
+		return problem(ExitFailed, err, text.T("saving the original values"), FileHint(err, StateFile))
 	}
 	return nil
 }
@@ -223,8 +223,8 @@ func makeDir(f files.FS, name string, perm fs.FileMode) error {
 	return nil
 }
 
-// fileHint is the next step after a file could not be written.
-func fileHint(err error, name string) string {
+// FileHint is the next step after a file could not be written.
+func FileHint(err error, name string) string {
 	switch {
 	case errors.Is(err, files.ErrReadOnly):
 		return text.T("The file system of %s is read-only. On an image that is generated elsewhere (NixOS: boot.kernel.sysctl), set the values there.", name)
