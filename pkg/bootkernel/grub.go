@@ -143,6 +143,9 @@ func (e *Entry) line(line string, words []string) {
 		return
 	}
 	e.Body = append(e.Body, line)
+	if len(words) > 2 && words[0] == "if" && words[len(words)-1] == "then" { // as in accel's own entry
+		words = words[1 : len(words)-1]
+	}
 	if len(words) < 2 {
 		return
 	}
