@@ -318,26 +318,46 @@ func keyRows(p *page, k doctor.Key, enabled bool) {
 		next = *k.Next
 	}
 	p.row("  "+text.T("next boot"), next)
-	for _, b := range k.Boot {
-		line := text.T("the kernel's own value")
-		if b.Value != nil {
-			line = fmt.Sprintf("%s  %s:%d", *b.Value, b.File, b.Line)
-		} else if b.Refused != "" {
-			line = text.T("%s is refused  %s:%d", b.Refused, b.File, b.Line)
-		}
-		lines := []string{line}
-		for i, l := range b.Loses {
-			if i == 4 {
-				lines = append(lines, text.T("and %d more lines that lose", len(b.Loses)-i))
-				break
-			}
-			lines = append(lines, text.T("loses: %s  %s:%d", l.Value, l.File, l.Line))
-		}
-		p.row("  "+text.T("by %s", b.Order), lines...)
-	}
+	bootLines(p, k.Boot)
 	if k.Why != "" {
 		p.row("  "+text.T("why"), k.Why)
 	}
+}
+
+// bootLines shows which line decides in each order; what both say is said once,
+// and what no file says is not said at all.
+func bootLines(p *page, boot []doctor.Boot) {
+	var said [][]string
+	for _, b := range boot {
+		said = append(said, bootLine(b))
+	}
+	if len(boot) == 2 && slices.Equal(said[0], said[1]) {
+		if boot[0].File != "" || len(boot[0].Loses) > 0 {
+			p.row("  "+text.T("in both orders"), said[0]...)
+		}
+		return
+	}
+	for i, b := range boot {
+		p.row("  "+text.T("by %s", b.Order), said[i]...)
+	}
+}
+
+func bootLine(b doctor.Boot) []string {
+	line := text.T("the kernel's own value")
+	if b.Value != nil {
+		line = fmt.Sprintf("%s  %s:%d", *b.Value, b.File, b.Line)
+	} else if b.Refused != "" {
+		line = text.T("%s is refused  %s:%d", b.Refused, b.File, b.Line)
+	}
+	lines := []string{line}
+	const most = 4
+	for i, l := range b.Loses {
+		if i == most && len(b.Loses) > most+1 {
+			return append(lines, text.T("and %d more lines that lose", len(b.Loses)-i))
+		}
+		lines = append(lines, text.T("loses: %s  %s:%d", l.Value, l.File, l.Line))
+	}
+	return lines
 }
 
 func leftoverRows(p *page, l doctor.Leftover) {
@@ -361,8 +381,9 @@ func leftoverRows(p *page, l doctor.Leftover) {
 	} {
 		var keys []string
 		for _, k := range l.Keys {
-			if k.Class == c.class {
-				keys = append(keys, strings.ReplaceAll(k.Key+"="+k.Value, " ", "\u00a0"))
+			// Many append the same lines again and again.
+			if set := strings.ReplaceAll(k.Key+"="+k.Value, " ", "\u00a0"); k.Class == c.class && !slices.Contains(keys, set) {
+				keys = append(keys, set)
 			}
 		}
 		if len(keys) > 0 {

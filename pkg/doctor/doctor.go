@@ -327,6 +327,9 @@ func (e *examination) judgeAll() {
 	}
 	if len(parts) == 0 {
 		r.Verdict, r.Exit, r.Reason = Clean, tuning.ExitGood, text.T("nothing else here sets what accel sets, and nothing that does harm was found")
+		if slices.ContainsFunc(r.Writers, func(w Writer) bool { return w.Active && w.Key != "" }) {
+			r.Reason = text.T("nothing that does harm was found; what else sets something is named below")
+		}
 		return
 	}
 	r.Verdict, r.Exit, r.Reason = Found, tuning.ExitAttention, strings.Join(parts, "; ")

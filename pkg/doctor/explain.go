@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -60,6 +61,13 @@ func (e *examination) explain() {
 func (e *examination) accepts(k sysctl.Key) func(string) bool {
 	return func(v string) bool {
 		switch k {
+		case sysctl.CongestionControl, sysctl.DefaultQdisc:
+			// No kernel has one of a name with quotes or a comment behind it.
+			if !kernelName.MatchString(v) {
+				return false
+			}
+		}
+		switch k {
 		case sysctl.CongestionControl:
 			if len(e.f.Algorithms) == 0 || !e.f.ModuleIndex {
 				return true
@@ -92,6 +100,10 @@ func (e *examination) inForce(c *sysctl.Config, k sysctl.Key) (a sysctl.Assignme
 	}
 	return a, held, ok
 }
+
+// kernelName is how algorithms and qdiscs are called: TCP_CA_NAME_MAX and IFNAMSIZ
+// leave them 15 bytes.
+var kernelName = regexp.MustCompile(`\A[A-Za-z0-9_.-]{1,15}\z`)
 
 func (e *examination) bootOf(c *sysctl.Config, k sysctl.Key) Boot {
 	b := Boot{Order: c.Order().String(), Loses: []Line{}}
@@ -168,7 +180,7 @@ func (e *examination) why(x *Key, b Boot) string {
 		say(text.T("%s wants %s, which this kernel does not have: it keeps its own.", place(b.File, b.Line), b.Refused))
 	case b.Refused != "":
 		say(text.T("a later line wants %s, which this kernel does not have.", b.Refused))
-	case b.Value == nil:
+	case b.Value == nil && sameValue(x.Boot[0].Value, x.Boot[1].Value):
 		say(text.T("No file sets it: the kernel's own value."))
 	case b.Target != "":
 		say(text.T("%s is a link to %s.", b.File, b.Target))

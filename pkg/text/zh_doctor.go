@@ -194,4 +194,6 @@ var zhDoctor = Catalogue{
 	"IPsec (esp4, esp6) and AFS (rxrpc) do not work":                                                                          "IPsec（esp4、esp6）和 AFS（rxrpc）不能用",
 	"the network card no longer cuts and joins packets itself":                                                                "网卡不再自行切分和合并数据包",
 	"several times the work for each byte; the processor becomes the limit of fast connections":                               "每字节的工作量增加数倍；处理器成为快速连接的瓶颈",
+	"in both orders": "两种顺序都",
+	"nothing that does harm was found; what else sets something is named below": "没有发现有害的内容；还有什么在设置，见下文",
 }
