@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"accel/pkg/bootkernel"
 	"accel/pkg/doctor"
 	"accel/pkg/kernel"
 	"accel/pkg/route"
@@ -30,13 +31,30 @@ func (a *accel) status(c *cli.Context) error {
 	if hint := doctor.Hint(c.Context, h); hint != "" {
 		s.Notes = append(s.Notes, hint)
 	}
+	doc := statusDocument{Status: *s}
+	if b, err := a.bootHost(c); err == nil {
+		if doc.Upgrade, err = bootkernel.Tell(b); err != nil {
+			doc.Notes = append(doc.Notes, err.Error())
+		}
+	}
 	a.exit = s.Exit
 	if c.Bool("json") {
-		return printJSON(a.out, s)
+		return printJSON(a.out, doc)
 	}
 	p := &page{screen: a.outScreen}
-	statusPage(p, s)
+	statusPage(p, &doc.Status)
+	if doc.Upgrade != nil {
+		p.gap()
+		storyLines(p, doc.Upgrade)
+	}
 	return p.print()
+}
+
+// statusDocument is what `accel status` shows: the status, and how the last
+// install of a kernel stands.
+type statusDocument struct {
+	tuning.Status
+	Upgrade *bootkernel.Story `json:"upgrade,omitempty"`
 }
 
 func statusPage(p *page, s *tuning.Status) {
