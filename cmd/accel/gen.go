@@ -35,6 +35,7 @@ func (a *accel) gen(c *cli.Context) error {
 const (
 	shellAlgorithms = `cat /proc/sys/net/ipv4/tcp_available_congestion_control 2>/dev/null`
 	shellLinks      = `ls /sys/class/net 2>/dev/null`
+	shellKernels    = `ls /lib/modules 2>/dev/null`
 )
 
 // fixedWords are the values of flags whose values are known.
@@ -66,8 +67,11 @@ _accel() {
         case ${COMP_WORDS[i]} in
 `)
 	fmt.Fprintf(&b, "        %s) ((i++)); [[ ${COMP_WORDS[i]} == \"=\" ]] && ((i++)) ;;\n", strings.Join(valueFlags(app), "|"))
-	b.WriteString(`        -*|"=") ;;
-        *) command=${COMP_WORDS[i]}; break ;;
+	b.WriteString("        -*|\"=\") ;;\n")
+	for _, g := range groups(app) { // the word after it belongs to the command
+		fmt.Fprintf(&b, "        %s) command=%s; ((++i < COMP_CWORD)) && command+=\" ${COMP_WORDS[i]}\"; break ;;\n", g, g)
+	}
+	b.WriteString(`        *) command=${COMP_WORDS[i]}; break ;;
         esac
     done
     case $prev in
@@ -101,9 +105,14 @@ _accel() {
 			fmt.Fprintf(&b, "        help) words=%q ;;\n", commandNames(app))
 		case "gen":
 			b.WriteString("        gen) words=\"man bash zsh\" ;;\n")
+		case "kernel remove", "kernel install":
+			fmt.Fprintf(&b, "        %q) words=\"%s $(%s)\" ;;\n", c.Name, words, shellKernels)
 		default:
-			fmt.Fprintf(&b, "        %s) words=%q ;;\n", c.Name, words)
+			fmt.Fprintf(&b, "        %q) words=%q ;;\n", c.Name, words)
 		}
+	}
+	for _, g := range groups(app) {
+		fmt.Fprintf(&b, "        %s) words=%q ;;\n", g, strings.Join(memberNames(app, g), " ")+" --help")
 	}
 	fmt.Fprintf(&b, "        \"\") words=%q ;;\n", commandNames(app)+" --help --version --root")
 	b.WriteString(`        esac ;;
@@ -113,6 +122,26 @@ _accel() {
 complete -F _accel accel
 `)
 	return b.String()
+}
+
+// groups are the first words of commands with two.
+func groups(app *cli.App) []string {
+	var list []string
+	for _, c := range app.VisibleCommands() {
+		if first, _, two := strings.Cut(c.Name, " "); two && !slices.Contains(list, first) {
+			list = append(list, first)
+		}
+	}
+	return list
+}
+
+// memberNames are the second words.
+func memberNames(app *cli.App, group string) []string {
+	var list []string
+	for _, c := range members(app, group) {
+		list = append(list, strings.TrimPrefix(c.Name, group+" "))
+	}
+	return list
 }
 
 func valueFlags(app *cli.App) []string {
@@ -158,7 +187,12 @@ _accel() {
     commands=(
 `)
 	for _, c := range app.VisibleCommands() {
-		fmt.Fprintf(&b, "        %s\n", zshQuote(c.Name+":"+c.Usage))
+		if !strings.Contains(c.Name, " ") {
+			fmt.Fprintf(&b, "        %s\n", zshQuote(c.Name+":"+c.Usage))
+		}
+	}
+	for _, g := range groups(app) {
+		fmt.Fprintf(&b, "        %s\n", zshQuote(g+":"+strings.Join(memberNames(app, g), ", ")))
 	}
 	b.WriteString("    )\n    _arguments -C \\\n")
 	for _, f := range app.Flags {
@@ -171,10 +205,21 @@ _accel() {
     command)
         _describe -t commands 'accel command' commands ;;
     argument)
-        case $words[1] in
 `)
+	for _, g := range groups(app) {
+		fmt.Fprintf(&b, `        if [[ $words[1] == %s ]]; then
+            if ((CURRENT == 2)); then
+                compadd %s
+                return
+            fi
+            words=("%s $words[2]" ${words[3,-1]})
+            ((CURRENT--))
+        fi
+`, g, strings.Join(memberNames(app, g), " "), g)
+	}
+	b.WriteString("        case $words[1] in\n")
 	for _, c := range app.Commands {
-		fmt.Fprintf(&b, "        %s)\n            _arguments", c.Name)
+		fmt.Fprintf(&b, "        %q)\n            _arguments", c.Name)
 		for _, f := range c.Flags {
 			fmt.Fprintf(&b, " \\\n                %s", zshFlag(f))
 		}
