@@ -353,7 +353,7 @@ func bootLine(b doctor.Boot) []string {
 	const most = 4
 	for i, l := range b.Loses {
 		if i == most && len(b.Loses) > most+1 {
-			return append(lines, text.T("and %d more lines that lose", len(b.Loses)-i))
+			return append(lines, text.T("and %d more lines that lose", len(b.Loses)-i+b.More))
 		}
 		lines = append(lines, text.T("loses: %s  %s:%d", l.Value, l.File, l.Line))
 	}

@@ -32,7 +32,8 @@ type Boot struct {
 	Line    int     `json:"line"`
 	Target  string  `json:"target,omitempty"` // the file behind File, if that is a link
 	Refused string  `json:"refused,omitempty"`
-	Loses   []Line  `json:"loses"` // lines that name the key and lose, in reading order
+	Loses   []Line  `json:"loses"`          // lines that name the key and lose, in reading order
+	More    int     `json:"more,omitempty"` // so many more lose, which are not listed
 }
 
 // Line is one line of a file that sets a key.
@@ -101,6 +102,9 @@ func (e *examination) inForce(c *sysctl.Config, k sysctl.Key) (a sysctl.Assignme
 	return a, held, ok
 }
 
+// mostLines is how many lines that lose are listed.
+const mostLines = 100
+
 // kernelName is how algorithms and qdiscs are called: TCP_CA_NAME_MAX and IFNAMSIZ
 // leave them 15 bytes.
 var kernelName = regexp.MustCompile(`\A[A-Za-z0-9_.-]{1,15}\z`)
@@ -120,6 +124,10 @@ func (e *examination) bootOf(c *sysctl.Config, k sysctl.Key) Boot {
 	}
 	for _, l := range c.All(k) {
 		if l.File != a.File || l.Line != a.Line {
+			if len(b.Loses) == mostLines {
+				b.More++
+				continue
+			}
 			b.Loses = append(b.Loses, Line{Value: sysctl.Printable(l.Value), File: sysctl.Printable(l.File), Line: l.Line})
 		}
 	}
