@@ -105,6 +105,11 @@ const settled = time.Minute
 // survey is socket.LookAround.
 type survey func(context.Context, func(socket.Connection) bool) (*socket.Survey, error)
 
+// looker is what the sockets of a live host can do besides.
+type looker interface {
+	LookAround(context.Context, func(socket.Connection) bool) (*socket.Survey, error)
+}
+
 // lookAround asks the kernel who still has another algorithm. A nil look is a
 // recorded host.
 func lookAround(ctx context.Context, look survey, c change) *Connections {
@@ -319,8 +324,8 @@ func (e *examination) connections(ctx context.Context) {
 		}
 	}
 	var look survey
-	if !e.h.Recorded {
-		look = socket.LookAround
+	if l, ok := e.h.Sockets.(looker); ok {
+		look = l.LookAround
 	}
 	e.r.Connections = lookAround(ctx, look, c)
 }

@@ -27,7 +27,7 @@ import (
 
 const programVariable = "ACCEL_DOCTOR_PROGRAM"
 
-func TestMain(m *testing.M) {
+func init() {
 	if os.Getenv(programVariable) != "" {
 		if err := program(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -35,7 +35,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
 }
 
 // program answers each line that it reads: "connect" makes a connection between

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"accel/pkg/socket"
+	"accel/pkg/tuning"
 )
 
 var (
@@ -132,6 +133,12 @@ func TestConnections(t *testing.T) {
 	s.Namespaces = s.Namespaces[:1]
 	if got := lookAround(t.Context(), seen(s), toBBR); got.old() > 0 {
 		t.Error("connections from before the switch want attention")
+	}
+}
+
+func TestLiveHostCanLookAround(t *testing.T) {
+	if _, ok := tuning.Live().Sockets.(looker); !ok {
+		t.Error("doctor cannot look at the connections of a live host")
 	}
 }
 

@@ -115,6 +115,9 @@ func (liveSockets) SelfConnect(ctx context.Context) (socket.Evidence, error) {
 	return socket.SelfConnect(ctx)
 }
 func (liveSockets) Connections() (map[string]int, error) { return socket.Connections() }
+func (liveSockets) LookAround(ctx context.Context, watch func(socket.Connection) bool) (*socket.Survey, error) {
+	return socket.LookAround(ctx, watch)
+}
 func (liveSockets) BBRVersionOf(alg string) (int, error) { return socket.BBRVersionOf(alg) }
 
 type liveModules struct{}
