@@ -135,12 +135,21 @@ func (o owner) restart() string {
 		return o.runtime + " restart " + o.id
 	case o.runtime == "nspawn":
 		return "systemctl restart systemd-nspawn@" + o.id
+	case o.login():
+		return ""
 	case o.runtime != "" || !strings.HasSuffix(o.unit, ".service") || o.unit[0] == '-':
 		return ""
 	case o.user:
 		return "systemctl --user restart " + shellWord(strings.TrimSuffix(o.unit, ".service"))
 	}
 	return "systemctl restart " + shellWord(strings.TrimSuffix(o.unit, ".service"))
+}
+
+// login: the process serves a login. Without libpam-systemd those of ssh stay in
+// its unit, and Debian's (KillMode=process) leaves them alone when it restarts.
+func (o owner) login() bool {
+	return strings.HasPrefix(o.unit, "session-") && strings.HasSuffix(o.unit, ".scope") ||
+		o.unit == "ssh.service" || o.unit == "sshd.service" || strings.HasPrefix(o.unit, "ssh@") || strings.HasPrefix(o.unit, "sshd@")
 }
 
 // shellWord is for names of units, in which a backslash is all that a shell would
@@ -154,7 +163,6 @@ func shellWord(unit string) string {
 
 // advice says what makes the connections of a process of the owner new ones.
 func (o owner) advice() string {
-	session := strings.HasPrefix(o.unit, "session-") && strings.HasSuffix(o.unit, ".scope")
 	switch cmd := o.restart(); {
 	case cmd != "" && o.user:
 		return text.T("as that user: %s", cmd)
@@ -164,7 +172,7 @@ func (o owner) advice() string {
 		return text.T("delete the pod; what made it makes it anew")
 	case o.runtime != "":
 		return text.T("restart the container %s (%s)", o.id, o.runtime)
-	case session:
+	case o.login():
 		return text.T("log in again")
 	case o.unit == "init.scope":
 		return text.T("reboot")

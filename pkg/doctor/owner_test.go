@@ -18,6 +18,8 @@ func TestOwnerOf(t *testing.T) {
 		"/system.slice/foo.service/docker-" + id + ".scope":                                          {owner{unit: "foo.service"}, "systemctl restart foo"},
 		`/system.slice/dev\x2dx.service`:                                                             {owner{unit: `dev\x2dx.service`}, `systemctl restart 'dev\x2dx'`},
 		"/system.slice/_cpu.service":                                                                 {owner{unit: "cpu.service"}, "systemctl restart cpu"},
+		"/system.slice/ssh.service":                                                                  {owner{unit: "ssh.service"}, ""},
+		"/system.slice/system-ssh.slice/ssh@0-192.0.2.1:22-192.0.2.9:4711.service":                   {owner{unit: "ssh@0-192.0.2.1:22-192.0.2.9:4711.service"}, ""},
 		"/user.slice/user-0.slice/session-3.scope":                                                   {owner{unit: "session-3.scope"}, ""},
 		"/user.slice/user-1000.slice/user@1000.service/app.slice/syncthing.service":                  {owner{unit: "syncthing.service", user: true}, "systemctl --user restart syncthing"},
 		"/user.slice/user-1000.slice/user@1000.service":                                              {owner{unit: "user@1000.service"}, "systemctl restart user@1000"},
