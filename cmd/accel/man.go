@@ -178,6 +178,19 @@ Copies and a journal are written before the first change.
 Live values that do harm are put to what the next boot will set.
 Where a tool has put an algorithm in force and accel is not enabled, accel is
 enabled with the same one first, so that nothing is interrupted.
+.It Still on the old algorithm
+An established connection keeps its algorithm, and a network namespace (a
+container) the default that it was made with.
+The processes with other connections than those of the chosen algorithm are
+named, in all namespaces, with the restart that changes it.
+Listeners are not named: what they accept gets the default of that moment.
+Nor are connections within the host.
+A process that began after the switch, or that has an algorithm which never was
+a default, got it from itself
+.Pq Dv TCP_CONGESTION ,
+from a route or from a BPF program, and a restart would not change it.
+Connections end by themselves and leave the exit code alone; a container with
+links and an old default does not.
 .It Rules for Fl -only
 ` + sentences(strings.Join(doctor.IDs(), ", ")+".") + `
 .El
