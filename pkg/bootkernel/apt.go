@@ -387,7 +387,7 @@ func (h *Host) peek(ctx context.Context, file []byte) (apt, func(), error) {
 		"-o", "Dir::Etc::sourcelist=" + filepath.Join(dir, "x.sources"), "-o", "Dir::Etc::sourceparts=-",
 		"-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=",
 	}}
-	if _, err := a.get(ctx, "-q", "update"); err != nil {
+	if _, err := a.get(ctx, aptUpdate...); err != nil {
 		done()
 		return apt{}, nil, err
 	}

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -67,7 +66,6 @@ type Host struct {
 	Sleep func(ctx context.Context, d time.Duration) error
 	// Sync brings everything that was written to the disks.
 	Sync func()
-	// BootID names this boot.
 	Arch string // Debian's name of the architecture: "amd64"
 	Log  *slog.Logger
 }
@@ -236,6 +234,3 @@ func (h *Host) run(ctx context.Context, name string, args ...string) (string, er
 func (h *Host) change(name string, args ...string) (string, error) {
 	return h.Programs.Run(context.Background(), Command{Name: name, Args: args, Change: true})
 }
-
-// address is used by tests to name a gateway.
-type address = netip.Addr

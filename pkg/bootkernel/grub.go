@@ -404,7 +404,7 @@ func renderPin(good *Entry, goodRelease, otherRelease string, installed bool) []
 	b.WriteString("; then\n")
 	if len(good.Path) == 2 && strings.HasPrefix(good.Path[0], "gnulinux-advanced-") {
 		// Somebody may turn the submenus off meanwhile.
-		fmt.Fprintf(&b, "  case \"$GRUB_DISABLE_SUBMENU\" in\n  true | yes | y) GRUB_DEFAULT=%s ;;\n  *) GRUB_DEFAULT=%s ;;\n  esac\n",
+		fmt.Fprintf(&b, "  case \"${GRUB_DISABLE_SUBMENU:-}\" in\n  true | yes | y) GRUB_DEFAULT=%s ;;\n  *) GRUB_DEFAULT=%s ;;\n  esac\n",
 			quote(good.Path[1]), quote(good.Name()))
 	} else {
 		fmt.Fprintf(&b, "  GRUB_DEFAULT=%s\n", quote(good.Name()))

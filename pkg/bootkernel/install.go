@@ -2,10 +2,10 @@ package bootkernel
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path"
 	"regexp"
@@ -154,7 +154,6 @@ func (h *Host) newState(ctx context.Context, plan *Plan, old *State) (*State, er
 	}
 	if old != nil {
 		s.MadeDirs = append(s.MadeDirs, old.MadeDirs...)
-		s.Backports = old.Backports
 		if old.Default != "" && h.ours(PinFile) {
 			s.Default = old.Default
 		}
@@ -173,15 +172,12 @@ func (h *Host) steps(ctx context.Context, s *State, plan *Plan, face Face) error
 	var tr *transaction
 	if !plan.Installed {
 		if plan.file != nil {
-			s.Backports = true
-			if err := h.saveState(s); err != nil {
-				return err
-			}
 			if err := h.write(BackportsFile, plan.file, false); err != nil {
 				return err
 			}
 			face.say(text.T("asking apt for %s", plan.suite))
-			if _, err := h.change("apt-get", "-q", "update"); err != nil {
+			// Only this source, so that no other can get in the way.
+			if _, err := h.change("apt-get", append(slices.Clone(aptUpdate), "-o", "Dir::Etc::sourcelist="+BackportsFile, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")...); err != nil {
 				return problem(tuning.ExitFailed, err, text.T("fetching what %s offers", plan.suite), text.T("Look whether the mirror can be reached: apt-get update"))
 			}
 		}
@@ -240,9 +236,13 @@ func (h *Host) steps(ctx context.Context, s *State, plan *Plan, face Face) error
 // aptInstall are the options of apt-get where it changes the host: no questions,
 // the operator's configuration files stay, and it waits for others.
 var aptInstall = []string{
-	"-q", "-y", "-o", "APT::Status-Fd=3", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
+	"-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
 	"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
 }
+
+// aptUpdate fails where a source could not be fetched; without the option apt goes
+// on with what it had.
+var aptUpdate = []string{"-q", "update", "-o", "APT::Update::Error-Mode=any"}
 
 // download fetches the packages and looks into them.
 func (h *Host) download(ctx context.Context, s *State, plan *Plan, face Face) (*transaction, error) {
@@ -402,21 +402,27 @@ func (h *Host) plan(ctx context.Context, req Request, face Face) (*Plan, error) 
 			return nil, err
 		}
 	}
+	if !req.DryRun && s != nil && s.Phase == Installing {
+		h.mend() // what a crash of accel itself left
+	}
 	if err := h.packageCheck(ctx); err != nil {
 		return nil, err
 	}
+	var stale error
 	if !req.DryRun {
 		face.say(text.T("asking apt what there is"))
-		if _, err := h.change("apt-get", "-q", "update"); err != nil {
-			return nil, problem(tuning.ExitFailed, err, text.T("fetching what the distribution offers"), text.T("Look whether the mirror can be reached: apt-get update"))
+		if _, err := h.change("apt-get", aptUpdate...); err != nil {
+			stale = problem(tuning.ExitFailed, err, text.T("fetching what the distribution offers"), text.T("Look whether the mirror can be reached: apt-get update"))
 		}
 	}
 	plan := &Plan{Old: running(t), Auto: !req.NoAuto}
 	k, err := h.choose(ctx, t, f, req, plan)
 	if err != nil || k == nil {
-		return nil, err
+		return nil, cmp.Or(err, stale)
 	}
-	plan.Kernel = *k
+	if plan.Kernel = *k; stale != nil && plan.Kernel.Release == plan.Old {
+		return nil, stale // something newer may be offered, who knows
+	}
 	if plan.Kernel.Release == plan.Old {
 		return nil, nil
 	}
@@ -573,5 +579,3 @@ func escapePattern(s string) string { return regexp.QuoteMeta(s) }
 
 // day prints a time for people.
 func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
-
-var _ = fmt.Sprintf

@@ -38,6 +38,7 @@ func defaultOf(f *fakeHost) string {
 
 func TestInstallAndPromote(t *testing.T) {
 	f := newFakeHost(t)
+	f.shell = true
 	res := mustInstall(t, f, Request{Backports: true})
 	if !res.Changed || res.Story == nil || res.Story.Phase != Armed {
 		t.Fatalf("install: %+v", res)
@@ -105,6 +106,7 @@ func TestRollbackRestoresTheDefault(t *testing.T) {
 		for _, boots := range []int{0, 1} {
 			t.Run(name, func(t *testing.T) {
 				f := newFakeHost(t)
+				f.shell = true
 				f.put("/etc/default/grub", set.line+"\n")
 				if set.saved != "" {
 					f.setEnv(map[string]string{"saved_entry": set.saved})

@@ -33,8 +33,9 @@ var environment = []string{
 	"APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1",
 }
 
-// lookTimeout bounds a program that only looks.
-const lookTimeout = 2 * time.Minute
+// lookTimeout bounds a program that only looks. Unpacking a kernel's package to see
+// what is in it takes minutes on a small machine.
+const lookTimeout = 15 * time.Minute
 
 type programs struct{}
 
@@ -56,7 +57,11 @@ func (programs) Run(ctx context.Context, c Command) (string, error) {
 		ctx, cancel = context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
 	}
-	cmd := exec.CommandContext(ctx, program, c.Args...)
+	args := c.Args
+	if c.Progress != nil {
+		args = append([]string{"-o", "APT::Status-Fd=3"}, args...)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = environment
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second

@@ -60,7 +60,7 @@ func (h *Host) fellBack(s *State) error {
 	if s.Reason == "" {
 		switch s.Phase {
 		case Armed:
-			s.Reason = text.T("it did not come up: a panic, no root file system, or it hung and was reset")
+			s.Reason = text.T("it did not come up: a panic, no root file system, it hung and was reset, or another entry was chosen in GRUB's menu")
 		default:
 			s.Reason = text.T("the machine went down before its checks were done")
 		}

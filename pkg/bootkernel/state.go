@@ -49,17 +49,16 @@ type State struct {
 	Old     string    `json:"old"`  // release that worked before
 	New     string    `json:"new"`  // release that is tried
 	// Packages are what install had apt change.
-	Packages  []Package `json:"packages"`
-	Backports bool      `json:"backports"`          // BackportsFile is accel's doing
-	MadeDirs  []string  `json:"made_dirs"`          // directories that accel made for its files
-	Before    Checks    `json:"before"`             // what was true before
-	Default   string    `json:"default"`            // GRUB's default before, as grub.cfg had it
-	Panic     string    `json:"panic"`              // kernel.panic before
-	BootID    string    `json:"boot_id"`            // the boot in which it was armed
-	Reason    string    `json:"reason,omitempty"`   // why it fell back
-	Rebooted  bool      `json:"rebooted,omitempty"` // the one automatic reboot was used up
-	Kept      bool      `json:"kept,omitempty"`     // promoted, and pinned since GRUB_DEFAULT names another kernel
-	Ended     time.Time `json:"ended,omitzero"`
+	Packages []Package `json:"packages"`
+	MadeDirs []string  `json:"made_dirs"`          // directories that accel made for its files
+	Before   Checks    `json:"before"`             // what was true before
+	Default  string    `json:"default"`            // GRUB's default before, as grub.cfg had it
+	Panic    string    `json:"panic"`              // kernel.panic before
+	BootID   string    `json:"boot_id"`            // the boot in which it was armed
+	Reason   string    `json:"reason,omitempty"`   // why it fell back
+	Rebooted bool      `json:"rebooted,omitempty"` // the one automatic reboot was used up
+	Kept     bool      `json:"kept,omitempty"`     // promoted, and pinned since GRUB_DEFAULT names another kernel
+	Ended    time.Time `json:"ended,omitzero"`
 }
 
 // Package is one package that apt changed, with its version before ("" for one

@@ -2,6 +2,8 @@ package bootkernel
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"time"
 
 	"accel/pkg/kernel"
@@ -191,6 +193,8 @@ func Kernels(ctx context.Context, h *Host, peek bool) (*List, error) {
 			l.Next, l.After = "", ""
 			l.Notes = append(l.Notes, text.T("something besides GRUB_DEFAULT decides what GRUB starts: %s", m.Strange[0]))
 		}
+	} else if errors.Is(err, fs.ErrPermission) {
+		l.Notes = append(l.Notes, text.T("only root may read what GRUB starts"))
 	}
 	if f.Distribution.ID == "debian" && !h.Recorded && f.Virtualization.Container == "" {
 		meta := metaPackage(l.Running)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"accel/pkg/kernel"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -136,8 +135,8 @@ func (h *Host) release(s *State, res *Result) error {
 	defer t.Close()
 	gone := !t.Exists("/boot/vmlinuz-" + s.New)
 	pinned := h.ours(PinFile) || h.ours(TrialFile)
-	if s.Backports && gone {
-		if err := h.remove(BackportsFile); err != nil {
+	if gone {
+		if err := h.dropBackports(context.Background()); err != nil {
 			return err
 		}
 	}
@@ -174,6 +173,7 @@ func (h *Host) release(s *State, res *Result) error {
 // were upgraded (the one that always brings the newest kernel) get their version
 // back, or the newest that the distribution itself has.
 func (h *Host) takeAway(ctx context.Context, s *State, res *Result) error {
+	h.mend()
 	now, err := h.versions(ctx, s.Packages)
 	if err != nil {
 		return err
@@ -235,6 +235,33 @@ func (h *Host) takeAway(ctx context.Context, s *State, res *Result) error {
 		failed = err
 	}
 	return problem(tuning.ExitFailed, failed, text.T("taking the packages of %s away", s.New), text.T("Mend the packages, and try again: apt-get -f install"))
+}
+
+// mend lets dpkg finish what a power cut, or a full disk, left half done. What it
+// says is of no interest: what comes after it says more.
+func (h *Host) mend() {
+	if said, err := h.run(context.Background(), "dpkg", "--audit"); err == nil && strings.TrimSpace(said) != "" {
+		_, _ = h.change("dpkg", "--force-confold", "--configure", "-a")
+	}
+}
+
+// dropBackports removes the source for backports, if it is accel's and no kernel
+// is left that gets its updates from there.
+func (h *Host) dropBackports(ctx context.Context) error {
+	if !h.ours(BackportsFile) {
+		return nil
+	}
+	said, err := h.run(ctx, "dpkg-query", "-W", "-f", `${db:Status-Abbrev}\t${Package}\t${Version}\n`, "linux-image-*")
+	if err != nil {
+		return nil // it does no harm
+	}
+	for line := range strings.Lines(said) {
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		if len(f) == 3 && len(f[0]) >= 2 && f[0][1] != 'n' && f[0][1] != 'c' && strings.Contains(f[2], "~bpo") {
+			return nil
+		}
+	}
+	return h.remove(BackportsFile)
 }
 
 // harmless refuses to let apt remove anything but what accel had it install, and
@@ -393,7 +420,7 @@ func (h *Host) removeKernel(ctx context.Context, version string, dryRun bool, fa
 	if err != nil {
 		return problem(tuning.ExitFailed, err, text.T("removing %s", k.Package), text.T("Mend the packages, and try again: apt-get -f install"))
 	}
-	return nil
+	return h.dropBackports(ctx)
 }
 
 // Abandon is what the removal of accel's package does: nothing that it leaves may
@@ -426,10 +453,8 @@ func Abandon(ctx context.Context, h *Host) ([]string, error) {
 			if err := h.unpin(s); err != nil {
 				return err
 			}
-			if s.Backports {
-				if err := h.remove(BackportsFile); err != nil {
-					return err
-				}
+			if err := h.dropBackports(ctx); err != nil {
+				return err
 			}
 		case h.ours(PinFile) && s.Kept:
 			notes = append(notes, text.T("%s stays the default of GRUB, by %s: GRUB_DEFAULT names another kernel", s.New, PinFile))
@@ -447,7 +472,7 @@ func Abandon(ctx context.Context, h *Host) ([]string, error) {
 			}
 			notes = append(notes, text.T("%s stays the default of GRUB, by %s, until %s is removed, which has not shown that it works here: apt-get remove linux-image-%s", s.Old, PinFile, s.New, s.New))
 		}
-		if s.Backports && h.ours(BackportsFile) {
+		if h.ours(BackportsFile) {
 			notes = append(notes, text.T("%s stays, since %s gets its updates from there", BackportsFile, s.New))
 		}
 		if had {
@@ -457,5 +482,3 @@ func Abandon(ctx context.Context, h *Host) ([]string, error) {
 	})
 	return notes, err
 }
-
-var _ = kernel.ParseRelease
