@@ -29,11 +29,14 @@ type world struct {
 	trees  []qdisc.Tree // of links; healing gives each kernel-made one fq
 	stamp  string       // "": nothing is enabled
 	links  chan qdisc.LinkEvent
+	routes chan struct{} // default routes changed
 
 	healErr, driftErr, watchErr error
 	refuse                      string // a setting that cannot be set
 	reason                      string // what the check says
-	fast                        bool   // somebody overwrites the algorithm before the check
+	profile                     string
+	routesErr                   error
+	fast                        bool // somebody overwrites the algorithm before the check
 
 	// What the agent did.
 	heals    []tuning.HealOptions
@@ -56,6 +59,7 @@ func newWorld(t *testing.T) *world {
 		live:   map[string]string{algorithm: "cubic", defaultQdisc: "fq"},
 		stamp:  "1",
 		links:  make(chan qdisc.LinkEvent),
+		routes: make(chan struct{}),
 		reason: "bbr is in force",
 	}
 }
@@ -84,7 +88,7 @@ func (w *world) heal(_ context.Context, o tuning.HealOptions) (*tuning.Result, e
 	if w.healErr != nil {
 		return nil, w.healErr
 	}
-	res := &tuning.Result{Command: "heal", Enabled: &tuning.Enabled{Algorithm: "bbr", Qdisc: "fq"}}
+	res := &tuning.Result{Command: "heal", Enabled: &tuning.Enabled{Algorithm: "bbr", Qdisc: "fq", Profile: w.profile}}
 	for _, d := range w.drift() {
 		if slices.Contains(o.Except, d.Setting) {
 			continue
@@ -150,6 +154,7 @@ func (w *world) start() (stop func()) {
 		w.watched++
 		return w.links, w.watchErr
 	}
+	a.watchRoutes = func(context.Context) (<-chan struct{}, error) { return w.routes, w.routesErr }
 	a.notify = func(s string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -277,6 +282,61 @@ func TestDrift(t *testing.T) {
 		}
 		if w.heals[1].RetryRefused {
 			t.Error("asks for what the host refused again at every drift")
+		}
+		stop()
+	})
+}
+
+// TestRoutes: a default route that changes is looked at within seconds, where
+// the profile has to do with routes, and not more often than links are.
+func TestRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.profile = "boost"
+		stop := w.start()
+		w.sleep(11 * time.Second)
+		heals := len(w.heals)
+		w.routes <- struct{}{}
+		w.sleep(linkPause + time.Millisecond)
+		if len(w.heals) != heals+1 {
+			t.Errorf("%d healings %v after a route changed", len(w.heals)-heals, linkPause)
+		}
+		heals = len(w.heals)
+		for range 100 { // somebody's routing daemon
+			w.routes <- struct{}{}
+			w.sleep(100 * time.Millisecond)
+		}
+		if n := len(w.heals) - heals; n < 1 || n > 3 {
+			t.Errorf("%d healings for 100 changes in ten seconds", n)
+		}
+		journal := w.log.Len()
+		close(w.routes)
+		w.sleep(time.Minute)
+		if w.log.Len() != journal {
+			t.Errorf("the end of the watch is told: %s", w.log.String()[journal:])
+		}
+		stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.profile = "basic"
+		stop := w.start()
+		w.sleep(11 * time.Second)
+		heals := len(w.heals)
+		w.routes <- struct{}{}
+		w.sleep(time.Hour)
+		if len(w.heals) != heals {
+			t.Error("the profile basic heals because of a route")
+		}
+		stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.routes, w.routesErr = nil, errors.New("no netlink")
+		stop := w.start()
+		w.sleep(time.Hour)
+		if w.count("no netlink") != 1 {
+			t.Errorf("journal %q", w.lines())
 		}
 		stop()
 	})

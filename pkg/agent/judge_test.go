@@ -29,6 +29,29 @@ func mended(settings ...string) []tuning.Step {
 	return out
 }
 
+// TestJudgeLease: a DHCP client that makes its route anew with every renewal of
+// a lease of one minute is no fight; one that never rests is.
+func TestJudgeLease(t *testing.T) {
+	const route = "route default dev eth0 initcwnd"
+	for _, c := range []struct {
+		every time.Duration
+		fight bool
+	}{{30 * time.Second, false}, {10 * time.Second, true}} {
+		j := newJudge()
+		gave := false
+		for at := time.Duration(0); at < time.Hour; at += c.every {
+			_, given := j.look(epoch.Add(at), drifted(route), nil)
+			if gave = len(given) > 0; gave {
+				break
+			}
+			j.won(epoch.Add(at), drifted(route), mended(route), false)
+		}
+		if gave != c.fight {
+			t.Errorf("every %v: gave up: %v", c.every, gave)
+		}
+	}
+}
+
 // TestJudgeFight: overwritten at these times (seconds), each put right at
 // once; the judge gives up at the time in the end, or never (-1).
 func TestJudgeFight(t *testing.T) {
