@@ -10,6 +10,7 @@ import (
 
 	"accel/pkg/doctor"
 	"accel/pkg/text"
+	"accel/pkg/tuning"
 )
 
 // gen is the hidden command `accel gen`, which prints what a package ships
@@ -41,7 +42,7 @@ const (
 // fixedWords are the values of flags whose values are known.
 var fixedWords = map[string]string{
 	"qdisc":   "fq fq_codel fq_pie cake pfifo_fast sfq codel pie",
-	"profile": "basic",
+	"profile": strings.Join(tuning.Profiles(), " "),
 	"size":    "16M 64M 256M 1G",
 	"only":    strings.Join(doctor.IDs(), " "),
 	"timeout": "10s 30s 60s 2m",
@@ -97,7 +98,9 @@ _accel() {
 			words += " --root"
 		}
 		switch c.Name {
-		case "enable", "compare":
+		case "compare":
+			fmt.Fprintf(&b, "        %s) words=\"%s %s bbr $(%s)\" ;;\n", c.Name, words, strings.Join(tuning.Profiles(), " "), shellAlgorithms)
+		case "enable":
 			fmt.Fprintf(&b, "        %s) words=\"%s bbr $(%s)\" ;;\n", c.Name, words, shellAlgorithms)
 		case "report":
 			fmt.Fprintf(&b, "        report) words=%q; compopt -o default 2>/dev/null ;;\n", words)
@@ -175,6 +178,12 @@ _accel_algorithms() {
     compadd -a words
 }
 
+_accel_arms() {
+    local -a words
+    words=(` + strings.Join(tuning.Profiles(), " ") + ` bbr ${=$(` + shellAlgorithms + `)})
+    compadd -a words
+}
+
 _accel_links() {
     local -a words
     words=(${(f)"$(` + shellLinks + `)"})
@@ -231,7 +240,7 @@ _accel() {
 		case "enable":
 			b.WriteString(" \\\n                '1:algorithm:_accel_algorithms'")
 		case "compare":
-			b.WriteString(" \\\n                '*:arm:_accel_algorithms'")
+			b.WriteString(" \\\n                '*:arm:_accel_arms'")
 		case "report":
 			b.WriteString(" \\\n                '1:file:_files'")
 		case "help":

@@ -83,6 +83,7 @@ A command line that makes no sense is refused as a whole, with exit code 2.
 		}
 		b.WriteString(".El\n")
 	}
+	b.WriteString(manProfiles)
 	b.WriteString(manDoctor())
 	b.WriteString(manKernels)
 	b.WriteString(manPaths())
@@ -143,6 +144,35 @@ makes to itself carry it and no default route carries another one
 .Xr lsmod 8
 proves nothing: an algorithm that is built into the kernel is not in it, and one
 that is loaded may be unused.
+`
+
+// manProfiles is the part about the profiles.
+const manProfiles = `.Sh PROFILES
+.Bl -tag -width Ds
+.It Sy basic
+The algorithm, the qdisc that suits it, and the modules for both.
+.It Sy boost
+The same, and more of what is sent in flight from the first packet on: a larger
+initial window on the default routes
+.Pq Sy initcwnd , No see Xr ip-route 8 ,
+and larger ceilings for the buffers of a socket, computed from the memory and
+the links of this host.
+.Ic accel enable Fl -profile Cm boost Fl -dry-run
+says what it would set and why.
+.El
+.Pp
+Sizes are floors: what is larger already is kept, and
+.Ic accel status
+says so.
+.Pp
+Metrics are set on ordinary default routes of the main table only, with all else
+that a route carries left as it is.
+Routes of policy tables, over tunnels and VPNs, from routing daemons, and several
+with the same metric are left alone and named.
+So is an IPv6 default route that a router advertised: a change would lose its
+expiry, and the router could no longer withdraw it.
+When a DHCP client makes a route anew, the service puts the metrics back within
+seconds; it does so after a boot, too, since no file holds them.
 `
 
 // manDoctor is the part about what doctor knows.
@@ -280,6 +310,11 @@ Both ends begin as a kernel as it comes, with the buffers of tcp_rmem and
 tcp_wmem that it has by default, whatever the host is tuned to.
 The settings of an arm go to the sender, as on a server.
 Keys that a network namespace does not have are listed as not compared.
+A profile as an arm is what it would give this host: bbr with fq, and the
+settings and the initial window that it computes from this host's memory and
+links.
+Its floors stand on the values of a kernel as it comes, not on what this host is
+tuned to; so two hosts with as much memory have the same arm.
 An arm that names no algorithm has cubic; bbr has the qdisc
 .Sy fq
 unless the file says otherwise.
@@ -380,6 +415,10 @@ See first what it would do, without root:
 .Pp
 .Dl $ accel enable bbr --dry-run
 .Pp
+More from the first packet on:
+.Pp
+.Dl # accel enable bbr --profile boost
+.Pp
 Put everything back:
 .Pp
 .Dl # accel disable
@@ -451,6 +490,7 @@ Members may be added; none is renamed.
 .Sy connections ,
 .Sy qdisc ,
 .Sy routes ,
+.Sy settings ,
 .Sy boot ,
 .Sy service ,
 .Sy drift ,
@@ -460,6 +500,7 @@ What is not known is null.
 .Ic detect :
 the same without
 .Sy enabled ,
+.Sy settings ,
 .Sy service
 and
 .Sy drift .

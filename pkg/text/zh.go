@@ -808,7 +808,6 @@ var zh = Catalogue{
 	"memory not known":                                                                          "内存大小未知",
 	"the profile sets no metrics of routes":                                                     "此方案不设置路由的参数",
 	"%s: this kernel does not have it here":                                                     "%s：此内核在这里没有它",
-	"its value %q is not understood":                                                            "看不懂它的值 %q",
 	"managed once a profile is enabled that sets metrics of routes":                             "启用会设置路由参数的方案后纳入管理",
 	"%d MiB of memory":                                                                          "%d MiB 内存",
 }

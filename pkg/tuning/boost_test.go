@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -157,5 +158,156 @@ func TestBuffer(t *testing.T) {
 		if got := sizeOf(f).buffer(); got != c.want {
 			t.Errorf("%d MiB, %v: %d, want %d", c.memory>>20, c.speed, got, c.want)
 		}
+	}
+}
+
+// Another file of sysctl.d asks for more than boost: accel's file is read last
+// and must not ask for less.
+func TestFloorAboveOtherFiles(t *testing.T) {
+	f := withBoost(newFakeHost())
+	f.links["eth1"].kind = "fq_codel"
+	mustEnable(t, f, Request{Profile: "boost"})
+	dir := t.TempDir()
+	if err := os.MkdirAll(dir+"/etc/sysctl.d", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/etc/sysctl.d/50-somebody.conf", []byte("net.ipv4.tcp_wmem = 4096 65536 134217728\nnet.core.wmem_max=1000\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.reboot() // accel's file won
+	h := f.host()
+	h.Root = dir
+	if _, err := Heal(t.Context(), h, HealOptions{RetryRefused: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.values[wmem]; got != "4096 65536 134217728" {
+		t.Errorf("tcp_wmem is %s", got)
+	}
+	if got := f.values["net/core/wmem_max"]; got != "8388608" {
+		t.Errorf("wmem_max is %s", got)
+	}
+	if !strings.Contains(f.files[SysctlFile], "tcp_wmem = 4096 65536 134217728\n") {
+		t.Errorf("the file:\n%s", f.files[SysctlFile])
+	}
+	if _, err := Disable(t.Context(), h, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.values[wmem]; got != "4096 16384 4194304" {
+		t.Errorf("after disable tcp_wmem is %s", got)
+	}
+}
+
+// Routes that must not be touched, and a host whose routes cannot be had.
+func TestBoostLeavesRoutes(t *testing.T) {
+	f := withBoost(newFakeHost())
+	f.links["wg0"] = &fakeLink{index: 9, veth: true}
+	ordinary := route.Route{Family: "inet", Dst: "default", Link: "eth0", Table: 254, Protocol: "static"}
+	f.routes = []route.Route{ordinary}
+	for i, special := range []route.Special{route.PolicyTable, route.Advertised, route.Expires, route.Daemon, route.PolicyMatch, route.Encapsulated, route.SharedMetric, "new"} {
+		r := ordinary
+		r.Metric, r.Special = i+1, special
+		f.routes = append(f.routes, r)
+	}
+	tunnel, several, unknown := ordinary, ordinary, ordinary
+	tunnel.Link, tunnel.Metric = "wg0", 20
+	several.Links, several.Metric = []string{"eth0", "wg0"}, 21
+	unknown.Link, unknown.Metric = "eth9", 22
+	f.routes = append(f.routes, tunnel, several, unknown)
+	h := f.host()
+	detect := h.Detect
+	h.Detect = func() (*kernel.Facts, error) {
+		facts, err := detect()
+		for i := range facts.Links {
+			if facts.Links[i].Name == "wg0" {
+				facts.Links[i].Type, facts.Links[i].Kind = kernel.TypeNone, "wireguard"
+			}
+		}
+		return facts, err
+	}
+	res, err := Enable(t.Context(), h, Request{Profile: "boost"})
+	if err != nil || res.Status.Verdict != Good {
+		t.Fatalf("%v %+v", err, res.Status)
+	}
+	for i, r := range f.routes {
+		if (r.InitialCwnd != 0) != (i == 0) {
+			t.Errorf("%s (%s): initcwnd %d", r.Name(), r.Special, r.InitialCwnd)
+		}
+		s := res.Status.Routes[i]
+		if s.Managed != (i == 0) || (s.Reason == "") != (i == 0) {
+			t.Errorf("%s: managed %v, %q", r.Name(), s.Managed, s.Reason)
+		}
+		if i > 0 && !slices.ContainsFunc(res.Notes, func(n string) bool { return strings.Contains(n, r.Name()) && strings.Contains(n, s.Reason) }) {
+			t.Errorf("%s is not named in %q", r.Name(), res.Notes)
+		}
+	}
+	// It became somebody's: left, and no drift.
+	f.routes[0].Special, f.routes[0].InitialCwnd = route.Daemon, 0
+	if d, err := Drifts(t.Context(), h); err != nil || len(d) != 0 {
+		t.Errorf("drift %v, %v", d, err)
+	}
+	// A route that comes later is drift until the agent has seen it.
+	late := ordinary
+	late.Metric = 7777
+	f.routes = append(f.routes, late)
+	if s, err := Assess(t.Context(), h); err != nil || s.Verdict != Drifted {
+		t.Errorf("%v, %v", s.Verdict, err)
+	}
+	if _, err := Heal(t.Context(), h, HealOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.routes[len(f.routes)-1].InitialCwnd; n != 64 {
+		t.Errorf("the late route has initcwnd %d", n)
+	}
+}
+
+// A kernel or a namespace that lacks or refuses part of it has the rest.
+func TestBoostInPart(t *testing.T) {
+	f := withBoost(newFakeHost())
+	f.links["eth1"].kind = "fq_codel"
+	delete(f.values, "net/core/wmem_max")
+	delete(f.boot, "net/core/wmem_max")
+	f.values["net/core/rmem_max"] = "what"
+	f.refuse["net.ipv4.tcp_wmem=4096 16384 8388608"] = sysctl.ErrNamespace
+	before := f.seen()
+	res := mustEnable(t, f, Request{Profile: "boost"})
+	if res.Status.Verdict != Good {
+		t.Fatalf("%s %v", res.Status.Reason, res.Status.Drift)
+	}
+	for setting, want := range map[string]SettingState{
+		"net.core.wmem_max": StateAbsent, "net.ipv4.tcp_wmem": StateRefused, "net.ipv4.tcp_rmem": StateSet,
+	} {
+		if got := state(res.Status, setting); got != want {
+			t.Errorf("%s is %q, want %q", setting, got, want)
+		}
+	}
+	if strings.Contains(f.files[SysctlFile], "wmem") {
+		t.Errorf("what was not had is in the file:\n%s", f.files[SysctlFile])
+	}
+	if _, err := Heal(t.Context(), f.host(), HealOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if again := mustEnable(t, f, Request{Profile: "boost"}); slices.ContainsFunc(again.Steps, func(s Step) bool { return s.Changed }) {
+		t.Errorf("a second enable changed %+v", again.Steps)
+	}
+	if _, err := Disable(t.Context(), f.host(), false); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, f.seen()); diff != "" {
+		t.Errorf("after disable (-before +after):\n%s", diff)
+	}
+}
+
+// A state of the first version, which knew neither floors nor routes, is
+// understood; the next command writes the present one.
+func TestFirstStateVersion(t *testing.T) {
+	f := withBoost(newFakeHost())
+	mustEnable(t, f, Request{})
+	f.files[StateFile] = strings.Replace(f.files[StateFile], `"version": 2`, `"version": 1`, 1)
+	if s := mustAssess(t, f); s.Verdict != Good {
+		t.Errorf("%s", s.Reason)
+	}
+	mustEnable(t, f, Request{Profile: "boost"})
+	if !strings.Contains(f.files[StateFile], `"version": 2`) {
+		t.Error("the state has the old version")
 	}
 }

@@ -92,9 +92,6 @@ func (s *session) compareFloor(wish *Setting, st Step) Step {
 	wish.Want = raise(base, floor)
 	st.Wanted = wish.Want
 	switch {
-	case !reaches(wish.Want, floor):
-		st.Action, st.Reason = Skip, text.T("its value %q is not understood", cur)
-		return st
 	case !sysctl.Equal(cur, wish.Want):
 		s.intend(*wish, cur, cur)
 	case r != nil && r.ours(cur):

@@ -59,7 +59,7 @@ func splitRoute(setting string) (name string, m route.Metric, ok bool) {
 }
 
 // raise gives value with each of its numbers at least the one in floor. Where
-// they are not as many numbers each, value is not understood and stays.
+// they are not as many numbers each, value stays.
 func raise(value, floor string) string {
 	have, least := strings.Fields(value), strings.Fields(floor)
 	if len(have) != len(least) {
