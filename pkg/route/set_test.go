@@ -62,14 +62,25 @@ func namespace(t *testing.T) func(args string) string {
 // settle waits until the kernel's own IPv6 routes do not change by themselves.
 func settle(t *testing.T) {
 	t.Helper()
-	for range 100 {
-		out, err := exec.Command("ip", "-6", "addr", "show", "tentative").Output()
-		if err == nil && len(out) == 0 {
+	last, same := "", 0
+	for range 200 {
+		tentative, err := exec.Command("ip", "-6", "addr", "show", "tentative").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := exec.Command("ip", "-6", "route", "show", "table", "all").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same++; len(tentative) > 0 || string(shown) != last {
+			last, same = string(shown), 0
+		}
+		if same == 4 {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Fatal("the addresses stay tentative")
+	t.Fatal("the addresses stay tentative, or the routes change for ever")
 }
 
 // everything is all that the kernel tells about all routes.
@@ -108,7 +119,7 @@ var made = []struct {
 	{"route add default metric 11 mtu 1400 nexthop via 203.0.113.7 dev left onlink nexthop via 198.51.100.254 dev right", "default dev left,right metric 11"},
 	{"-4 route add default via inet6 2001:db8:1::99 dev left metric 12", "default dev left metric 12"},
 	{"route add default via 192.0.2.254 realm 5 metric 13", "default dev left metric 13"},
-	{"-6 route add default via 2001:db8:1::2", "-6 default dev left metric 1024"},
+	{"-6 route add default via 2001:db8:1::2 metric 1024", "-6 default dev left metric 1024"},
 	{"-6 route add default via 2001:db8:1::2 dev left proto dhcp src 2001:db8:1::1 pref high metric 5", "-6 default dev left metric 5"},
 	{"-6 route add default via fe80::1 dev right onlink mtu lock 1400 hoplimit 33 congctl reno metric 6", "-6 default dev right metric 6"},
 	{"-6 route add default dev left metric 7", "-6 default dev left metric 7"},

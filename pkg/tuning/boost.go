@@ -261,4 +261,3 @@ func ProfileArm(f *kernel.Facts, profile string) (a Arm, ok bool) {
 func fixed(v string) func(hostSize) string { return func(hostSize) string { return v } }
 
 func triple(z hostSize) string { return fmt.Sprintf("0 0 %d", z.buffer()) }
-func single(z hostSize) string { return strconv.FormatUint(z.buffer(), 10) }

@@ -3,6 +3,7 @@ package tuning
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +19,67 @@ const (
 	rmem = sysctl.Key("net/ipv4/tcp_rmem")
 	idle = sysctl.Key("net/ipv4/tcp_slow_start_after_idle")
 )
+
+// shipped is the table of boost. The tests of the mechanism work with a fuller
+// one, which has every sort of setting.
+var shipped = boostTable
+
+func init() {
+	why := func(hostSize) string { return "why" }
+	single := func(z hostSize) string { return strconv.FormatUint(z.buffer(), 10) }
+	boostTable = []boosted{
+		{metric: route.InitCwnd, floor: true, value: fixed("64"), why: why},
+		{metric: route.InitRwnd, floor: true, value: fixed("64"), why: why},
+		{sysctl: idle, value: fixed("0"), why: why},
+		{sysctl: wmem, floor: true, value: triple, why: hostSize.bufferWhy},
+		{sysctl: rmem, floor: true, value: triple, why: why},
+		{sysctl: "net/core/wmem_max", floor: true, value: single, why: why},
+		{sysctl: "net/core/rmem_max", floor: true, value: single, why: why},
+	}
+}
+
+// What people get.
+func TestShipped(t *testing.T) {
+	full := boostTable
+	boostTable = shipped
+	defer func() { boostTable = full }()
+	f := withBoost(newFakeHost())
+	f.links["eth1"].kind = "fq_codel"
+	before := f.seen()
+	res := mustEnable(t, f, Request{Profile: "boost"})
+	var settings []string
+	for _, s := range res.Status.Settings {
+		settings = append(settings, s.Setting+" "+*s.Live+" "+string(s.State))
+		if s.Why == "" {
+			t.Errorf("%s has no reason", s.Setting)
+		}
+	}
+	want := []string{"net.ipv4.tcp_wmem 4096 16384 8388608 set", "route default dev eth0 metric 100 initcwnd 45 set"}
+	if diff := cmp.Diff(want, settings); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := Disable(t.Context(), f.host(), false); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, f.seen()); diff != "" {
+		t.Errorf("after disable (-before +after):\n%s", diff)
+	}
+
+	arm, ok := ProfileArm(&kernel.Facts{MemoryBytes: 512 << 20}, "boost")
+	if diff := cmp.Diff(Arm{Algorithm: "bbr", Qdisc: "fq", InitialCwnd: 45, Settings: []sysctl.KeyValue{{Key: wmem, Value: "4096 16384 8388608"}}}, arm); diff != "" || !ok {
+		t.Errorf("the arm: %v\n%s", ok, diff)
+	}
+	// A floor below what a kernel has by itself stays there.
+	if arm, _ := ProfileArm(&kernel.Facts{MemoryBytes: 128 << 20}, "boost"); arm.Settings[0].Value != "4096 16384 4194304" {
+		t.Errorf("the arm of a small host: %+v", arm)
+	}
+	if arm, ok := ProfileArm(&kernel.Facts{}, "basic"); !ok || arm.InitialCwnd != 0 || arm.Settings != nil || arm.Algorithm != "bbr" {
+		t.Errorf("%+v", arm)
+	}
+	if _, ok := ProfileArm(&kernel.Facts{}, "other"); ok {
+		t.Error("there is an arm of a profile that does not exist")
+	}
+}
 
 // withBoost gives a fake host what the profile boost is about.
 func withBoost(f *fakeHost) *fakeHost {

@@ -93,7 +93,7 @@ func enableBoost(t *testing.T, m *vm.Machine) {
 func boosted(t *testing.T, m *vm.Machine, renewals map[string]string) {
 	install(t, m)
 	before, world := routes(t, m), look(t, m)
-	const again = "ip -4 route show default | grep -q 'initcwnd 64 '"
+	const again = "ip -4 route show default | grep -q 'initcwnd 45 '"
 
 	step(t, "6_enable", func(t *testing.T) {
 		t.Logf("a dry run says:\n%s", m.MustRun(t, "accel enable bbr --profile boost --dry-run"))
@@ -101,7 +101,7 @@ func boosted(t *testing.T, m *vm.Machine, renewals map[string]string) {
 			t.Errorf("a dry run changed the routes:\n%s", cmp.Diff(before, got))
 		}
 		enableBoost(t, m)
-		if n := window(t, m); n != 64 {
+		if n := window(t, m); n != 45 {
 			t.Errorf("the initial window is %d", n)
 		}
 		inForce(t, m)
@@ -170,7 +170,7 @@ ip route add default via 10.99.0.2 dev near metric 5`)
 	if got := m.MustRun(t, "ip route get 203.0.113.7"); !strings.Contains(got, "dev near") {
 		t.Fatalf("the readers are not behind the default route: %s", got)
 	}
-	if got := m.MustRun(t, "ip route show default dev near"); !strings.Contains(got, "initcwnd 64") {
+	if got := m.MustRun(t, "ip route show default dev near"); !strings.Contains(got, "initcwnd 45") {
 		t.Fatalf("the default route to the readers: %s", got)
 	}
 	oom := func() string {
