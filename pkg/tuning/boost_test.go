@@ -214,7 +214,7 @@ func TestBuffer(t *testing.T) {
 		want   uint64
 	}{
 		{128 << 20, nil, 2 << 20}, {256 << 20, nil, 4 << 20}, {512 << 20, nil, 8 << 20}, {1 << 30, nil, 16 << 20}, {0, nil, 8 << 20},
-		{4 << 30, nil, 64 << 20}, {64 << 30, nil, 64 << 20}, {64 << 30, speed(100), 9961472}, {64 << 30, speed(10000), 64 << 20}, {512 << 20, speed(100), 8 << 20}, {512 << 20, speed(10), 983040},
+		{4 << 30, nil, 16 << 20}, {64 << 30, nil, 16 << 20}, {64 << 30, speed(100), 16 << 20}, {64 << 30, speed(50), 9961472}, {64 << 30, speed(10000), 16 << 20}, {512 << 20, speed(100), 8 << 20}, {512 << 20, speed(10), 1966080},
 	} {
 		f := &kernel.Facts{MemoryBytes: c.memory, Links: []kernel.Link{{Name: "eth0", Hardware: true, SpeedMbit: c.speed}, {Name: "veth0", SpeedMbit: speed(10000)}}}
 		if got := sizeOf(f).buffer(); got != c.want {

@@ -144,6 +144,8 @@ var boostTable = []boosted{
 		return text.T("64 KB leave in the first round trip: the first receive window of ordinary clients")
 	}},
 	// The third number is the ceiling of the kernel's own tuning of each
-	// socket's send buffer; the first two are left.
+	// socket's send buffer, 4 MiB by default; the first two are left. With 16 MiB
+	// 25 MB went 1.07 times as fast over 100 Mbit/s and 400 ms; over 180 ms no
+	// difference was seen.
 	{sysctl: "net/ipv4/tcp_wmem", floor: true, value: triple, why: hostSize.bufferWhy},
 }
