@@ -39,7 +39,7 @@ func connectionRows(p *page, c *doctor.Connections) {
 			more++
 			continue
 		}
-		say(text.T("%s: made before the switch, its own default is %s", n.Owner, n.Default))
+		say(text.T("%s: its own default is %s (from before, or set so)", n.Owner, n.Default))
 		var names []string
 		for _, x := range c.Processes {
 			if x.Namespace == n.Number && x.Source == doctor.OfNamespace {

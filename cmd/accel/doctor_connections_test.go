@@ -37,10 +37,10 @@ func TestConnectionRows(t *testing.T) {
 		Notes: []string{"a note"},
 	}
 	const want = `Still on the old algorithm
-  docker 3f2a1b4c5d6e: made before the switch, its own default is cubic
+  docker 3f2a1b4c5d6e: its own default is cubic (from before, or set so)
     connections: postgres 5
     docker restart 3f2a1b4c5d6e
-  ip netns blue: made before the switch, its own default is reno
+  ip netns blue: its own default is reno (from before, or set so)
     ip netns exec blue sysctl -w net.ipv4.tcp_congestion_control=bbr
   nginx, 4 processes: 312 connections on cubic
     systemctl restart nginx

@@ -222,7 +222,7 @@ func (p *ProcessOf) advise(o owner, n NamespaceOf, c change) {
 			p.Advice = text.T("first make it the default again: accel enable %s", c.algorithm)
 		}
 	case Chosen:
-		p.Advice = text.T("a restart would not change it: the program sets it itself (TCP_CONGESTION), or a route (congctl) or a BPF program does")
+		p.Advice = text.T("as far as is known a restart would not change it: the program sets it itself (TCP_CONGESTION), or a route (congctl) or a BPF program does")
 	case Mixed:
 		p.Restart = o.restart()
 		p.Advice = text.T("%s; what keeps its algorithm then is the program's own choice", o.advice())

@@ -93,7 +93,7 @@ func TestConnections(t *testing.T) {
 		{Command: "nginx", Owner: "nginx", Namespace: 1, Algorithm: "cubic", Source: Before, Connections: 3, Processes: 2, PIDs: []int{10, 11}, Restart: "systemctl restart nginx", Advice: "systemctl restart nginx"},
 		{Command: "postgres", Owner: "docker abababababab", Namespace: 2, Algorithm: "cubic", Source: OfNamespace, Connections: 2, Processes: 1, PIDs: []int{51}, Restart: "docker restart abababababab", Advice: "docker restart abababababab"},
 		{Command: "iperf3", Owner: "iperf3", Namespace: 1, Algorithm: "cubic", Source: Before, Connections: 1, Processes: 1, PIDs: []int{13}, Restart: "systemctl restart iperf3", Advice: "systemctl restart iperf3"},
-		{Command: "iperf3", Owner: "iperf3", Namespace: 1, Algorithm: "vegas", Source: Chosen, Connections: 1, Processes: 1, PIDs: []int{13}, Advice: "a restart would not change it: the program sets it itself (TCP_CONGESTION), or a route (congctl) or a BPF program does"},
+		{Command: "iperf3", Owner: "iperf3", Namespace: 1, Algorithm: "vegas", Source: Chosen, Connections: 1, Processes: 1, PIDs: []int{13}, Advice: "as far as is known a restart would not change it: the program sets it itself (TCP_CONGESTION), or a route (congctl) or a BPF program does"},
 		{Command: "sshd", Owner: "session-3.scope", Namespace: 1, Algorithm: "cubic", Source: Before, Connections: 1, Processes: 1, PIDs: []int{12}, Advice: "log in again"},
 	}
 	if diff := cmp.Diff(wantProcesses, got.Processes); diff != "" {

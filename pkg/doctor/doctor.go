@@ -317,9 +317,9 @@ func (e *examination) judgeAll() {
 		}
 	}
 	if n := r.Connections.old(); n == 1 {
-		parts = append(parts, text.T("a container that keeps the algorithm from before the switch"))
+		parts = append(parts, text.T("a container whose own default is another algorithm"))
 	} else if n > 1 {
-		parts = append(parts, text.T("%d containers that keep the algorithm from before the switch", n))
+		parts = append(parts, text.T("%d containers whose own default is another algorithm", n))
 	}
 	interrupted := slices.ContainsFunc(r.Fixed, func(f Fixed) bool { return f.Interrupted })
 	if interrupted {
