@@ -19,13 +19,16 @@ func TestPrediction(t *testing.T) {
 	if !long() {
 		t.Skip("boots whole machines again and again: ACCEL_LONG=1")
 	}
-	for release, of := range map[vm.Release]struct{ first, second int }{
+	for release, of := range map[vm.Release]struct {
+		first, second int
+		opts          vm.Options
+	}{
 		vm.Bookworm: {first: 9, second: 12},
-		vm.Trixie:   {first: 16, second: 20},
+		vm.Trixie:   {first: 16, second: 20, opts: vm.Options{MemoryMB: 512, CPUs: 1}},
 	} {
 		t.Run(string(release), func(t *testing.T) {
 			t.Parallel()
-			m := vm.Whole(t, release, vm.Options{})
+			m := vm.Whole(t, release, of.opts)
 			install(t, m)
 			m.MustRun(t, "mkdir /root/etc && cp -a /etc/sysctl.* /root/etc/")
 
