@@ -86,7 +86,11 @@ func connectionRows(p *page, c *doctor.Connections) {
 	if restarts {
 		say(text.T("(What closes its connections makes new ones: restart when that suits.)"))
 	}
-	if len(lines) == 0 {
+	switch {
+	case len(lines) > 0:
+	case len(c.Notes) > 0:
+		say(text.T("none was seen: every connection that leaves the host has %s, as far as doctor sees", c.Algorithm))
+	default:
 		say(text.T("none: every connection that leaves the host has %s", c.Algorithm))
 	}
 	p.row("", append(lines, c.Notes...)...)

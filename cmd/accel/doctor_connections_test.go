@@ -61,6 +61,7 @@ func TestConnectionRows(t *testing.T) {
 		"hasty":      {nil, ""},
 		"not chosen": {&doctor.Connections{Known: true}, ""},
 		"recorded":   {&doctor.Connections{Algorithm: "bbr", Reason: "why"}, "Still on the old algorithm\n  not known: why\n"},
+		"not all":    {&doctor.Connections{Algorithm: "bbr", Known: true, Notes: []string{"why"}}, "Still on the old algorithm\n  none was seen: every connection that leaves the host has bbr, as far as doctor\n    sees\n  why\n"},
 		"none":       {&doctor.Connections{Algorithm: "bbr", Known: true}, "Still on the old algorithm\n  none: every connection that leaves the host has bbr\n"},
 	} {
 		if got := connectionText(tc.c); got != tc.want {

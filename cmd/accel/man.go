@@ -9,8 +9,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"accel/pkg/doctor"
 	"accel/pkg/bootkernel"
+	"accel/pkg/doctor"
 	"accel/pkg/lab"
 	"accel/pkg/probe"
 	"accel/pkg/text"
