@@ -294,7 +294,7 @@ func (h *Host) promote(s *State) error {
 		return err
 	}
 	s.Kept = false
-	if !h.startsAtLeast(s.New) {
+	if !h.startsAtLeast(s.New, s.Old) {
 		s.MadeDirs = dirs
 		if err := h.pin(s, s.New, s.Old, true); err != nil {
 			return err
@@ -313,8 +313,8 @@ func (h *Host) promote(s *State) error {
 const panicKey sysctl.Key = "kernel/panic"
 
 // startsAtLeast: by itself GRUB starts this release, or a later one that came
-// meanwhile.
-func (h *Host) startsAtLeast(release string) bool {
+// meanwhile, but not the one that ran before.
+func (h *Host) startsAtLeast(release, before string) bool {
 	t, err := h.tree()
 	if err != nil {
 		return false
@@ -325,5 +325,5 @@ func (h *Host) startsAtLeast(release string) bool {
 		return false
 	}
 	r := m.Find(m.Default, env).Release()
-	return r != "" && compareVersions(r, release) >= 0
+	return r != "" && r != before && compareVersions(r, release) >= 0
 }
