@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -37,46 +38,53 @@ func TestMain(m *testing.M) {
 // hold makes connections in the namespace that it finds itself in, says so and
 // keeps them until its standard input ends.
 func hold() error {
+	algorithms := strings.Fields(os.Getenv("ACCEL_HOLD"))
+	if algorithms[0] != "nothing" {
+		kept, err := holdConnections(algorithms)
+		if err != nil {
+			return err
+		}
+		defer runtime.KeepAlive(kept)
+	}
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+func holdConnections(algorithms []string) (kept []net.Conn, err error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := netlink.LinkSetUp(lo); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0); err != nil {
-		return err
+		return nil, err
 	}
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var kept []net.Conn
-	for _, algorithm := range strings.Fields(os.Getenv("ACCEL_HOLD")) {
+	for _, algorithm := range algorithms {
 		var d net.Dialer
 		d.SetMultipathTCP(false)
 		c, err := d.Dial("tcp4", l.Addr().String())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		s, err := l.Accept()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := errors.Join(SetCongestion(c.(*net.TCPConn), algorithm), SetCongestion(s.(*net.TCPConn), algorithm)); err != nil {
-			return err
+			return nil, err
 		}
 		kept = append(kept, c, s)
 	}
-	fmt.Println("ready")
-	_, err = bufio.NewReader(os.Stdin).ReadByte()
-	runtime.KeepAlive(kept)
-	if err != nil && err.Error() != "EOF" {
-		return err
-	}
-	return nil
+	return kept, nil
 }
 
 // startHolder starts a process in a namespace of its own that holds a
@@ -84,9 +92,15 @@ func hold() error {
 func startHolder(t *testing.T, algorithms string) (pid int) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	startHolding(t, cmd, algorithms)
+	return cmd.Process.Pid
+}
+
+func startHolding(t *testing.T, cmd *exec.Cmd, algorithms string) {
+	t.Helper()
 	cmd.Env = append(os.Environ(), "ACCEL_HOLD="+algorithms)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +116,6 @@ func startHolder(t *testing.T, algorithms string) (pid int) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("the holder said %q, %v", line, err)
 	}
-	return cmd.Process.Pid
 }
 
 func notBBR(c Connection) bool { return c.Algorithm != "bbr" }
@@ -182,8 +195,12 @@ func TestLookAround(t *testing.T) {
 		t.Fatalf("holders of the other namespace: %+v", theirs)
 	}
 	h := theirs[0]
-	if h.PID != pid || h.Connections["reno"] != 4 || h.Connections["cubic"] != 2 || h.Cgroup == "" {
+	if h.PID != pid || h.Connections["reno"] != 4 || h.Connections["cubic"] != 2 {
 		t.Errorf("got %+v", h)
+	}
+	// Where nothing is mounted that has cgroups, there is none.
+	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil && h.Cgroup != parseCgroup(string(cgroup)) {
+		t.Errorf("the holder's cgroup is %q: %q", h.Cgroup, cgroup)
 	}
 	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil || h.Command+"\n" != string(comm) {
 		t.Errorf("the holder is called %q, not %q (%v)", h.Command, comm, err)
@@ -232,12 +249,9 @@ func TestLookAroundHolders(t *testing.T) {
 	defer file.Close()
 	// Clock ticks tell which of two processes is the older one.
 	time.Sleep(20 * time.Millisecond)
-	child := exec.Command("sleep", "60")
+	child := exec.Command("/proc/self/exe")
 	child.ExtraFiles = []*os.File{file}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { child.Process.Kill(); child.Wait() })
+	startHolding(t, child, "nothing")
 	check := func(pid int) {
 		t.Helper()
 		own, holders := lookAround(t).of(t, "/proc/thread-self/ns/net")
@@ -364,12 +378,13 @@ func TestLookAroundMany(t *testing.T) {
 	pairs := 2000
 	if os.Getenv("ACCEL_LONG") != "" {
 		pairs = 25000
-		more := unix.Rlimit{Cur: max(limit.Cur, 60000), Max: max(limit.Max, 60000)}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
-			pairs = (int(limit.Cur) - 500) / 2 // no root over this
-		}
-		t.Cleanup(func() { unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) })
 	}
+	want := uint64(2*pairs + 500)
+	more := unix.Rlimit{Cur: max(limit.Cur, want), Max: max(limit.Max, want)}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
+		pairs = min(pairs, (int(limit.Cur)-500)/2) // no root over this
+	}
+	t.Cleanup(func() { unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) })
 	setDefault(t, "reno")
 	// Without Go's own network, whose readers would count as well.
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
