@@ -57,15 +57,20 @@ func (a *accel) doctorReport(c *cli.Context, r *doctor.Report) error {
 	return p.print()
 }
 
-// consent shows nothing and asks one question; without a terminal only --yes
-// answers it.
-func (a *accel) consent(c *cli.Context, question, command string) (bool, error) {
-	if c.Bool("yes") {
-		return true, nil
+// answerable refuses, before anything is shown, a change that needs consent
+// where neither --yes nor a terminal can give it.
+func (a *accel) answerable(c *cli.Context, command string) error {
+	if c.Bool("yes") || !c.Bool("json") && a.asks() {
+		return nil
 	}
-	if c.Bool("json") || !a.asks() {
-		return false, usage(text.T("%s asks before it changes anything, and there is no terminal to ask on; nothing was changed", command),
-			text.T("Look first: accel %s --dry-run. Then: accel %s --yes", command, command))
+	return usage(text.T("%s asks before it changes anything, and there is no terminal to ask on; nothing was changed", command),
+		text.T("Look first: accel %s --dry-run. Then: accel %s --yes", command, command))
+}
+
+// consent asks one question; --yes answers it.
+func (a *accel) consent(c *cli.Context, question, command string) (bool, error) {
+	if err := a.answerable(c, command); err != nil || c.Bool("yes") {
+		return err == nil, err
 	}
 	fmt.Fprint(a.err, text.Safe(question)+" ")
 	line, err := bufio.NewReader(io.LimitReader(a.in, 64)).ReadString('\n')
@@ -115,6 +120,9 @@ func (a *accel) doctorFix(c *cli.Context, h *tuning.Host, dry bool) error {
 			changes(p, plan.Change)
 		})
 	}
+	if err := a.answerable(c, "doctor --fix"); err != nil {
+		return err
+	}
 	if !c.Bool("json") {
 		p := &page{screen: a.outScreen}
 		changes(p, plan.Change)
@@ -159,6 +167,9 @@ func (a *accel) doctorUndo(c *cli.Context, h *tuning.Host, dry bool) error {
 	}
 	change := preview
 	if !dry && preview.Changed {
+		if err := a.answerable(c, "doctor --undo"); err != nil {
+			return err
+		}
 		if !c.Bool("json") {
 			p := &page{screen: a.outScreen}
 			changes(p, *preview)
@@ -264,7 +275,7 @@ func doctorPage(p *page, r *doctor.Report) {
 	}
 	for _, l := range r.Leftovers {
 		p.gap()
-		p.paragraph(text.T("Left by %s (%s)", l.Name, l.Tool))
+		p.paragraph(text.T("Left by %s", l.Name))
 		leftoverRows(p, l)
 	}
 	if len(r.Harmful) > 0 {
@@ -364,7 +375,11 @@ func leftoverRows(p *page, l doctor.Leftover) {
 	var where []string
 	for _, f := range l.Places {
 		line := text.T("%s, the whole file", f.File)
-		if !f.Whole {
+		switch {
+		case f.Whole:
+		case len(f.Lines) == 1:
+			line = text.T("%s, line %d", f.File, f.Lines[0])
+		default:
 			line = text.T("%s, %d lines (%s)", f.File, len(f.Lines), ranges(f.Lines))
 		}
 		if f.Blocked != "" {
@@ -391,10 +406,14 @@ func leftoverRows(p *page, l doctor.Leftover) {
 		}
 	}
 	p.row("  "+text.T("known from"), l.Source)
+	if l.Fixable {
+		p.row("  "+text.T("this alone"), "accel doctor --fix --only "+l.Tool)
+	}
 }
 
-// ranges is "3-7, 9".
+// ranges is "3-7, 9"; of many only the first and the last line.
 func ranges(lines []int) string {
+	const most = 6
 	var out []string
 	for i := 0; i < len(lines); {
 		j := i
@@ -407,6 +426,9 @@ func ranges(lines []int) string {
 			out = append(out, fmt.Sprintf("%d-%d", lines[i], lines[j]))
 		}
 		i = j + 1
+	}
+	if len(out) > most {
+		return text.T("between %d and %d", lines[0], lines[len(lines)-1])
 	}
 	return strings.Join(out, ", ")
 }
@@ -423,7 +445,15 @@ func harmRows(p *page, h doctor.Harm) {
 	case h.File != "":
 		where = h.File
 	}
-	p.row("  "+h.Rule, what, "  "+where, "  "+h.Reason, "  "+text.T("Shows as: %s", h.Symptom))
+	lines := []string{what, "  " + where, "  " + h.Reason, "  " + text.T("Shows as: %s", h.Symptom)}
+	if where == what {
+		lines = slices.Delete(lines, 1, 2)
+	}
+	if strings.HasPrefix(where, what+":") {
+		lines = slices.Delete(lines, 0, 1)
+		lines[0] = where
+	}
+	p.row("  "+h.Rule, lines...)
 	if h.Tool == "" {
 		p.row("", "  "+text.T("Nobody known wrote this, so it is left to you."))
 	}

@@ -509,6 +509,9 @@ func TestWrite(t *testing.T) {
 // no other.
 func schemas(t *testing.T, every bool) map[string]*jsonschema.Schema {
 	t.Helper()
+	if c, ok := compiledSchemas[every]; ok {
+		return c
+	}
 	files, err := filepath.Glob("../../docs/schema/*.json")
 	if err != nil || len(files) != 12 {
 		t.Fatalf("%d schemas, %v", len(files), err)
@@ -542,8 +545,12 @@ func schemas(t *testing.T, every bool) map[string]*jsonschema.Schema {
 		i := strings.LastIndex(schema, ".")
 		out[schema[:i]+"/"+schema[i+1:]] = s
 	}
+	compiledSchemas[every] = out
 	return out
 }
+
+// compiledSchemas are what schemas compiled before.
+var compiledSchemas = map[bool]map[string]*jsonschema.Schema{}
 
 func requireAll(doc any) {
 	switch d := doc.(type) {

@@ -170,19 +170,21 @@ func (e *examination) bootsSystemd() bool {
 	return !e.exists("/etc/init.d/procps") && !e.exists("/etc/runlevels") || e.exists("/usr/lib/systemd/systemd") || e.exists("/lib/systemd/systemd")
 }
 
-// forwards: something here needs packets of others to pass.
+// forwards: something here may need packets of others to pass: a container, a
+// second network card, or any link that is no card, such as a bridge or a tunnel.
+// Where the links are not known, something may, too.
 func forwards(f *kernel.Facts) bool {
-	if len(f.Containers) > 0 || f.OtherNetns > 0 {
-		return true
-	}
+	cards := 0
 	for _, l := range f.Links {
-		for _, prefix := range []string{"br", "docker", "veth", "virbr", "wg", "tun", "tap", "cni", "lxc", "lxd", "awg", "warp"} {
-			if strings.HasPrefix(l.Name, prefix) {
-				return true
-			}
+		switch {
+		case l.Loopback:
+		case l.Hardware:
+			cards++
+		case l.Up:
+			return true
 		}
 	}
-	return false
+	return len(f.Containers) > 0 || f.OtherNetns > 0 || cards != 1
 }
 
 func (e *examination) wish(k sysctl.Key) *string {

@@ -107,7 +107,7 @@ func TestEveryRule(t *testing.T) {
 				t.Errorf("%s speaks of a line that nobody known wrote", rule.ID)
 			}
 			r := examine(t, map[string]string{"etc/sysctl.d/99-sysctl.conf": strings.Join(johnrosen, "\n") + "\n",
-				"etc/sysctl.d/99-net-optimize.conf": "# net-optimize\n" + line + "\n"})
+				"etc/sysctl.d/99-net-optimize.conf": "# net-optimize\n" + line + "\n", "sys/class/net/eth0/device/uevent": "", "sys/class/net/eth0/type": "1\n"})
 			if !r.has(rule.ID) {
 				t.Errorf("%s does not speak of %q", rule.ID, line)
 			}

@@ -123,7 +123,7 @@ func (e *examination) bootOf(c *sysctl.Config, k sysctl.Key) Boot {
 		}
 	}
 	for _, l := range c.All(k) {
-		if l.File != a.File || l.Line != a.Line {
+		if sysctl.Printable(l.File) != b.File || l.Line != b.Line {
 			if len(b.Loses) == mostLines {
 				b.More++
 				continue
@@ -151,7 +151,7 @@ func (e *examination) foretell() {
 			x.By = ""
 		}
 		for _, tool := range late {
-			for _, w := range e.r.Writers {
+			for j, w := range e.r.Writers {
 				if w.Tool != tool || w.Key != x.Key || !w.Active || w.Value == "" {
 					continue
 				}
@@ -161,6 +161,7 @@ func (e *examination) foretell() {
 				}
 				v := w.Value
 				x.Next, x.By = &v, tool
+				e.r.Writers[j].Matters = e.r.Writers[j].Matters || e.differs(e.keys[i], v)
 				x.Why = text.T("%s sets it later than the sysctl files (%s).", tool, place(w.File, w.Line))
 			}
 		}

@@ -80,7 +80,7 @@ func (e *examination) harmful() {
 	for _, w := range e.r.Writers {
 		if r, ok := about[w.Rule]; ok {
 			e.r.Harmful = append(e.r.Harmful, Harm{Rule: r.ID, Setting: w.Key, Value: w.Value, File: w.File, Line: w.Line, Reason: r.Reason, Symptom: r.Symptom, Source: r.Source})
-		} else if k, err := sysctl.ParseKey(w.Key); err == nil && w.Active {
+		} else if k, err := sysctl.ParseKey(w.Key); err == nil && w.Active && !e.told(w.File, w.Line) {
 			if r := e.ruleOf(k, w.Value, false); r != nil {
 				e.addHarm(k, w.Value, w.File, w.Line, "", r, false)
 			}
@@ -103,6 +103,11 @@ func (e *examination) harmful() {
 			}
 		}
 	}
+}
+
+// told: the line is named already, as one of a tool's.
+func (e *examination) told(file string, line int) bool {
+	return slices.ContainsFunc(e.r.Harmful, func(h Harm) bool { return h.File == file && h.Line == line })
 }
 
 // ruleOf is the harmful rule that a value falls under, or nil.

@@ -154,12 +154,10 @@ func (e *examination) adoptable(l *Leftover) string {
 	}
 	algorithm := ""
 	for _, k := range l.Keys {
-		if k.raw != string(sysctl.CongestionControl) || e.f.DefaultAlgorithm != k.Value || k.Value == "cubic" || k.Value == "reno" {
+		if k.raw != string(sysctl.CongestionControl) || e.f.DefaultAlgorithm != k.Value || k.Value == "cubic" || k.Value == "reno" || !e.f.Algorithm(k.Value).Available {
 			continue
 		}
-		if a, ok := e.boot.Lookup(sysctl.CongestionControl); ok && sysctl.Printable(a.Value) == k.Value {
-			algorithm = k.Value
-		}
+		algorithm = k.Value
 	}
 	return algorithm
 }

@@ -51,7 +51,7 @@ type facts struct {
 	memory     uint64 // bytes, 0: not known
 	major      int    // of the kernel, 0: not known
 	minor      int
-	routes     bool // something here forwards: containers, bridges, tunnels
+	routes     bool // something here may need forwarding, see forwards
 	knowsNames bool // /proc/sys is there to be asked
 }
 
@@ -214,6 +214,9 @@ func rules() []Rule {
 			Reason: text.T("kept without a meaning since Linux %s", "4.14"), Source: sourceKernel},
 		{ID: "gone", Keys: []string{"net.ipv4.route.gc_timeout"}, Class: NoEffect, match: func(v value) bool { return !v.host.before(3, 6) },
 			Reason: text.T("kept without a meaning since Linux %s", "3.6"), Source: "ipv4: Delete routing cache"},
+		{ID: "quoted", Keys: []string{"*.*.*", "*.*.*.*", "*.*"}, Class: NoEffect,
+			match:  func(v value) bool { return len(v.fields) > 0 && strings.ContainsAny(v.fields[0][:1], "\"'") },
+			Reason: text.T("quotes are part of the value, which the kernel refuses"), Source: "sysctl.d(5)"},
 		{ID: "never", Keys: []string{"net.ipv4.tcp_init_cwnd", "net.ipv4.tcp_max_syn_recv", "net.ipv4.ipfrag_high_threshold"}, Class: NoEffect, match: always,
 			Reason: text.T("no kernel has such a setting"), Source: sourceKernel},
 	}

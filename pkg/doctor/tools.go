@@ -469,7 +469,7 @@ var netOptimizeKeys = append([]string{
 var tools = []Tool{
 	{ID: "x-ui", Name: "3x-ui", Source: "MHSanaei/3x-ui @02002dc, x-ui.sh",
 		Files: []OwnFile{{Path: "/etc/sysctl.d/99-bbr-x-ui.conf", Keys: twoKeys}}},
-	{ID: "joeyblog", Name: "Actions-bbr-v3 (joeyblog)", Source: "byJoey/Actions-bbr-v3 @c13d9ef, install.sh",
+	{ID: "joeyblog", Name: "Actions-bbr-v3", Source: "byJoey/Actions-bbr-v3 @c13d9ef, install.sh",
 		Files: []OwnFile{
 			{Path: "/etc/sysctl.d/99-joeyblog.conf", Keys: joeyKeys},
 			{Path: "/etc/modules-load.d/joeyblog-qdisc.conf", Lines: []string{"sch_fq", "sch_fq_codel", "sch_fq_pie", "sch_cake"}},
