@@ -52,7 +52,6 @@ type Plan struct {
 	Auto      bool   `json:"auto"`
 	file      []byte // of Backports
 	suite     string // of the kernel, if it is not one of the host's own
-	checks    []string
 }
 
 // Result tells what a command did or, for a dry run, would do: accel.kernel/1.
@@ -430,6 +429,9 @@ func (h *Host) plan(ctx context.Context, req Request, face Face) (*Plan, error) 
 	if plan.Older && req.Version == "" {
 		return nil, nil // never older unless asked by name
 	}
+	if err := otherCheck(t, s, k); err != nil {
+		return nil, err
+	}
 	if err := levelCheck(t, h.Arch, k); err != nil {
 		return nil, err
 	}
@@ -459,6 +461,20 @@ func (h *Host) plan(ctx context.Context, req Request, face Face) (*Plan, error) 
 		return plan, problem(tuning.ExitFailed, err, text.T("looking at the network"), text.T("Mend the cause and try again."))
 	}
 	return plan, nil
+}
+
+// otherCheck refuses a second kernel while one is installed that has not shown
+// that it works. The state and the pin know of one; without them the first would
+// be the default again, and not on trial.
+func otherCheck(t *kernel.Tree, s *State, k *Kernel) error {
+	if s == nil || s.Phase == Promoted || s.New == k.Release || !t.Exists("/boot/vmlinuz-"+s.New) {
+		return nil
+	}
+	next := text.T("Take it away first: accel kernel remove %s", s.New)
+	if running(t) == s.New {
+		next = text.T("Keep it first: accel kernel confirm. Or go back: accel kernel rollback")
+	}
+	return problem(tuning.ExitFailed, nil, text.T("%s is still installed and has not shown that it works here; only one kernel can be kept from being started", s.New), next)
 }
 
 // choose finds the kernel that was asked for; nil where nothing is newer.

@@ -42,7 +42,9 @@ func Settle(ctx context.Context, h *Host) (string, error) {
 	now := running(t)
 	inTrial := trialToken(t) == s.Token && now == s.New
 	switch {
-	case inTrial && s.waiting():
+	case inTrial && (s.waiting() || s.Phase == Arming):
+		// Arming: the power went after the next boot was set and before that was
+		// written down.
 		return h.judge(ctx, s)
 	case now == s.New && s.Phase == Promoting:
 		return text.T("%s is the default now", s.New), h.promoteLocked(ctx)
@@ -87,7 +89,7 @@ func (h *Host) judge(ctx context.Context, s *State) (string, error) {
 	if s.Phase == Failing {
 		return text.T("rebooting into %s", s.Old), h.reboot(ctx, s)
 	}
-	if s.Phase == Armed {
+	if s.Phase == Armed || s.Phase == Arming {
 		if err := h.locked(ctx, func() error { return h.enter(s, Trying) }); err != nil {
 			return "", err
 		}

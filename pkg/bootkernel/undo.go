@@ -140,6 +140,13 @@ func (h *Host) release(s *State, res *Result) error {
 			return err
 		}
 	}
+	if !gone {
+		// Looked up before the pin goes: a power cut between two writes of grub.cfg
+		// would start the new kernel, and not on trial.
+		if m, env, err := readMenu(t); err != nil || m.Find(s.Default, env).Release() != s.Old {
+			return h.stayPinned(s, res)
+		}
+	}
 	dirs := slices.Clone(s.MadeDirs)
 	if err := h.unpin(s); err != nil {
 		return err
@@ -150,23 +157,29 @@ func (h *Host) release(s *State, res *Result) error {
 		}
 	}
 	if !gone {
-		if err := h.starts(s.Old); err != nil {
+		if err := h.starts(s.Old); err != nil { // GRUB_DEFAULT is another one by now
 			s.MadeDirs = dirs
-			if err := h.pin(s, s.Old, s.New, true); err != nil {
-				return err
-			}
-			res.Notes = append(res.Notes, text.T("%s is still installed and would be the default, so %s stays pinned until it is removed: accel kernel remove %s", s.New, s.Old, s.New))
-			s.Ended = h.Now().UTC()
-			if s.Reason == "" {
-				s.Reason = text.T("it was rolled back by hand")
-			}
-			return h.enter(s, RolledBack)
+			return h.stayPinned(s, res)
 		}
 	}
 	if err := h.Files.Remove(StateFile); err != nil {
 		return problem(tuning.ExitFailed, err, text.T("removing %s", StateFile), tuning.FileHint(err, StateFile))
 	}
 	return nil
+}
+
+// stayPinned is the end of a rollback that leaves the new kernel installed, where
+// GRUB_DEFAULT would start it.
+func (h *Host) stayPinned(s *State, res *Result) error {
+	if err := h.pin(s, s.Old, s.New, true); err != nil {
+		return err
+	}
+	res.Notes = append(res.Notes, text.T("%s is still installed and would be the default, so %s stays pinned until it is removed: accel kernel remove %s", s.New, s.Old, s.New))
+	s.Ended = h.Now().UTC()
+	if s.Reason == "" {
+		s.Reason = text.T("it was rolled back by hand")
+	}
+	return h.enter(s, RolledBack)
 }
 
 // takeAway lets apt put back what it changed: new packages go, and those that
