@@ -41,6 +41,14 @@ type Route struct {
 	// Links are all links of a route that has several paths, in the kernel's
 	// order; nil where there is one.
 	Links []string `json:"links,omitempty"`
+	// Twin: the same route stands there once more and differs in nothing but its
+	// metrics. systemd-networkd and NetworkManager append theirs anew, with a
+	// renewed lease, beside one whose metrics somebody changed. The first one
+	// counts; the other is not listed.
+	Twin bool `json:"twin,omitempty"`
+	// Behind are the metrics of the last twin, which are the network's own; those
+	// that it does not have are missing.
+	Behind map[Metric]int `json:"-"`
 	// Special says why the metrics of this route are not to be changed; "" where
 	// it is an ordinary one.
 	Special Special `json:"special,omitempty"`
@@ -203,36 +211,72 @@ func defaults(sockets map[int]*nl.SocketHandle, family int, names map[int]string
 	return entries, nil
 }
 
-// markShared finds the routes that the kernel cannot tell apart when it is
-// asked to replace one: those of the same table, metric, type of service and
-// source prefix, whatever else they are.
+// place is what tells one route from another when the kernel is asked to
+// replace it.
+type place struct {
+	table, metric int
+	tos           byte
+	source        string
+}
+
+func (e entry) place() place {
+	p := place{table: int(e.body[tableByte]), tos: e.body[tosByte]}
+	attributes(e.body[unix.SizeofRtMsg:], func(kind int, value []byte) {
+		switch kind {
+		case unix.RTA_TABLE:
+			p.table = number(value)
+		case unix.RTA_PRIORITY:
+			p.metric = number(value)
+		case unix.RTA_SRC:
+			p.source = fmt.Sprint(value, e.body[srcLenByte])
+		}
+	})
+	return p
+}
+
+// bare is what a route says but for its metrics and what the kernel reports.
+func (e entry) bare() string {
+	out := slices.Clone(e.body[:unix.SizeofRtMsg])
+	binary.NativeEndian.PutUint32(out[flagsAt:], binary.NativeEndian.Uint32(out[flagsAt:])&madeFlags)
+	attributes(e.body[unix.SizeofRtMsg:], func(kind int, value []byte) {
+		switch kind {
+		case unix.RTA_METRICS, unix.RTA_CACHEINFO:
+			return
+		case unix.RTA_MULTIPATH:
+			value = maskHops(value)
+		}
+		out = appendAttribute(out, kind, value)
+	})
+	return string(out)
+}
+
+// markShared finds the routes that share a place, whatever else they are.
+// Twins are told apart by the kernel's order; others cannot be.
 func markShared(entries []entry) {
-	type place struct {
-		table, metric int
-		tos           byte
-		source        string
-	}
-	where := func(e entry) place {
-		p := place{table: int(e.body[tableByte]), tos: e.body[tosByte]}
-		attributes(e.body[unix.SizeofRtMsg:], func(kind int, value []byte) {
-			switch kind {
-			case unix.RTA_TABLE:
-				p.table = number(value)
-			case unix.RTA_PRIORITY:
-				p.metric = number(value)
-			case unix.RTA_SRC:
-				p.source = fmt.Sprint(value, e.body[srcLenByte])
+	first := map[place]int{}
+	shared := map[place]bool{}
+	for i, e := range entries {
+		p := e.place()
+		if f, ok := first[p]; !ok {
+			first[p] = i
+		} else if len(entries[f].paths) > 0 && entries[f].bare() == e.bare() {
+			entries[i].paths = nil
+			behind := map[Metric]int{}
+			for _, m := range Metrics() {
+				if v := e.read(m); v != 0 {
+					behind[m] = v
+				}
 			}
-		})
-		return p
-	}
-	count := map[place]int{}
-	for _, e := range entries {
-		count[where(e)]++
+			for j := range entries[f].paths {
+				entries[f].paths[j].Twin, entries[f].paths[j].Behind = true, behind
+			}
+		} else {
+			shared[p] = true
+		}
 	}
 	for _, e := range entries {
 		for i := range e.paths {
-			if e.paths[i].Special == "" && count[where(e)] > 1 {
+			if e.paths[i].Special == "" && shared[e.place()] {
 				e.paths[i].Special = SharedMetric
 			}
 		}

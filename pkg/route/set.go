@@ -86,11 +86,27 @@ func set(name string, m Metric, value int) error {
 		return err
 	}
 	defer c.close()
-	e, err := c.find(name)
+	twins, err := c.find(name)
 	if err != nil {
 		return err
 	}
-	if e.paths[0].Value(m) == value {
+	e := twins[0]
+	for len(twins) > 1 {
+		// The last one is the network's newest wish. Of the others the kernel
+		// takes the first, which is the one that it is told to delete.
+		if e = twins[len(twins)-1]; c.change(unix.RTM_DELROUTE, 0, again(twins[0].body)) != nil {
+			break // the replacement tells
+		}
+		if twins, err = c.find(name); errors.Is(err, ErrNoRoute) {
+			// Somebody deleted the other one at the same moment. A host without
+			// its route would be the worst outcome.
+			return c.change(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, again(e.body))
+		} else if err != nil {
+			return err
+		}
+		e = twins[0]
+	}
+	if e.read(m) == value {
 		return nil
 	}
 	body, err := withMetric(e.body, m, uint32(value))
@@ -98,57 +114,81 @@ func set(name string, m Metric, value int) error {
 		return err
 	}
 	// Without NLM_F_CREATE: a route that somebody deletes meanwhile stays away.
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	if err := c.change(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE, body); err != nil {
+		return err
+	}
+	if twins, err = c.find(name); err != nil {
+		return err
+	}
+	if got := twins[0].read(m); got != value {
+		return fmt.Errorf("the kernel has %d now", got)
+	}
+	return nil
+}
+
+// read is a metric of the entry.
+func (e entry) read(m Metric) int {
+	var r Route
+	attributes(e.body[unix.SizeofRtMsg:], func(kind int, value []byte) {
+		if kind == unix.RTA_METRICS {
+			metrics(value, &r)
+		}
+	})
+	return r.Value(m)
+}
+
+// change sends a message about a route and waits for the kernel's answer.
+func (c *conn) change(kind, flags int, body []byte) error {
+	req := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
 	req.Sockets = c.sockets
 	req.AddRawData(body)
-	_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
 		return ErrNoRoute
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
-	case err != nil:
-		return err
 	}
-	if e, err = c.find(name); err != nil {
-		return err
-	}
-	if got := e.paths[0].Value(m); got != value {
-		return fmt.Errorf("the kernel has %d now", got)
-	}
-	return nil
+	return err
 }
 
 // maxValue is the largest value of a metric: TCP takes no larger window, and no
 // timer is that slow.
 const maxValue = 65535
 
-// find looks an ordinary default route up by its name.
-func (c *conn) find(name string) (entry, error) {
+// find looks an ordinary default route up by its name, with its twins behind
+// it.
+func (c *conn) find(name string) ([]entry, error) {
 	names, err := linkNames(c.sockets)
 	if err != nil {
-		return entry{}, err
+		return nil, err
 	}
 	special := Special("")
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		entries, err := defaults(c.sockets, family, names)
 		if err != nil {
-			return entry{}, err
+			return nil, err
 		}
-		for _, e := range entries {
+		for i, e := range entries {
 			if len(e.paths) == 0 || e.paths[0].Name() != name {
 				continue
 			}
-			if e.paths[0].Special == "" {
-				return e, nil
+			if special = e.paths[0].Special; special != "" {
+				continue
 			}
-			special = e.paths[0].Special
+			twins := []entry{e}
+			for _, other := range entries[i+1:] {
+				if e.paths[0].Twin && other.place() == e.place() {
+					twins = append(twins, other)
+				}
+			}
+			return twins, nil
 		}
 	}
 	if special != "" {
-		return entry{}, fmt.Errorf("%w (%s)", ErrSpecial, special)
+		return nil, fmt.Errorf("%w (%s)", ErrSpecial, special)
 	}
-	return entry{}, ErrNoRoute
+	return nil, ErrNoRoute
 }
 
 // rtaNextHopID is RTA_NH_ID of linux/rtnetlink.h: the route uses a next hop
@@ -159,12 +199,24 @@ const rtaNextHopID = 30
 // of how it fares, which it does not take back.
 const madeFlags = unix.RTNH_F_ONLINK | unix.RTNH_F_PERVASIVE
 
+// again is the body of a message that makes the route that body, which the
+// kernel sent, speaks of, or deletes it.
+func again(body []byte) []byte { return rewrite(body, func(b []byte) []byte { return b }) }
+
 // withMetric is the body of the RTM_NEWROUTE message that makes a route what
 // body, which the kernel sent, says it is, but for one metric.
 func withMetric(body []byte, m Metric, value uint32) ([]byte, error) {
-	if len(body) < unix.SizeofRtMsg {
-		return nil, unix.EINVAL
-	}
+	var err error
+	out := rewrite(body, func(b []byte) []byte {
+		b, err = changeMetrics(b, m, value)
+		return b
+	})
+	return out, err
+}
+
+// rewrite is the body of a message about a route that the kernel sent in body,
+// with its metrics changed; change gets nil where the route has none.
+func rewrite(body []byte, change func(metrics []byte) []byte) []byte {
 	out := slices.Clone(body[:unix.SizeofRtMsg])
 	flags := binary.NativeEndian.Uint32(out[flagsAt:])
 	binary.NativeEndian.PutUint32(out[flagsAt:], flags&madeFlags)
@@ -172,21 +224,24 @@ func withMetric(body []byte, m Metric, value uint32) ([]byte, error) {
 	// any other with that object for the same, whatever its metrics are
 	// (fib_find_info_nh): an empty list of metrics makes it look.
 	object := false
-	attributes(body[unix.SizeofRtMsg:], func(kind int, _ []byte) { object = object || kind == rtaNextHopID })
-	done := false
-	var err error
+	var metrics []byte
 	attributes(body[unix.SizeofRtMsg:], func(kind int, v []byte) {
 		switch kind {
-		case unix.RTA_CACHEINFO:
-			return // statistics, and an expiry that these routes do not have
+		case rtaNextHopID:
+			object = true
+		case unix.RTA_METRICS:
+			metrics = v
+		}
+	})
+	attributes(body[unix.SizeofRtMsg:], func(kind int, v []byte) {
+		switch kind {
+		case unix.RTA_CACHEINFO: // statistics, and an expiry that these routes do not have
+			return
+		case unix.RTA_METRICS:
+			return
 		case unix.RTA_OIF, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_MULTIPATH, unix.RTA_FLOW:
 			if object {
 				return // repeated from the next hop object, and refused beside it
-			}
-		case unix.RTA_METRICS:
-			done = true
-			if v, err = changeMetrics(v, m, value); len(v) == 0 && !object {
-				return
 			}
 		}
 		if kind == unix.RTA_MULTIPATH {
@@ -194,19 +249,10 @@ func withMetric(body []byte, m Metric, value uint32) ([]byte, error) {
 		}
 		out = appendAttribute(out, kind, v)
 	})
-	if err != nil {
-		return nil, err
+	if metrics = change(metrics); len(metrics) > 0 || object {
+		out = appendAttribute(out, unix.RTA_METRICS, metrics)
 	}
-	if !done {
-		v, err := changeMetrics(nil, m, value)
-		if err != nil {
-			return nil, err
-		}
-		if len(v) > 0 || object {
-			out = appendAttribute(out, unix.RTA_METRICS, v)
-		}
-	}
-	return out, nil
+	return out
 }
 
 // maskHops clears what the kernel reports in the flags of each next hop.

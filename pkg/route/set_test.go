@@ -415,3 +415,58 @@ func FuzzWithMetric(f *testing.F) {
 		}
 	})
 }
+
+// systemd-networkd appends its route anew, with every renewed lease, beside one
+// whose metrics somebody changed.
+func TestTwins(t *testing.T) {
+	ip := namespace(t)
+	for _, r := range []string{
+		"default via 192.0.2.254 dev left proto dhcp src 192.0.2.9 metric 100",
+		"default via 192.0.2.254 dev left proto dhcp src 192.0.2.9 mtu 1400 metric 100",
+		"default metric 100 nexthop via 192.0.2.253 dev left weight 3 nexthop via 198.51.100.254 dev right weight 7",
+	} {
+		name := "default dev left metric 100"
+		if strings.Contains(r, "nexthop") {
+			name = "default dev left,right metric 100"
+		}
+		ip("route add " + r)
+		before := still(everything(ip))
+		if err := Set(name, InitCwnd, 45); err != nil {
+			t.Fatal(err)
+		}
+		one := still(everything(ip))
+		for range 3 { // leases
+			ip("route append " + r)
+			routes, err := Defaults()
+			if err != nil || len(slices.DeleteFunc(slices.Clone(routes), func(x Route) bool { return x.Name() != name })) != len(strings.Split(name, ",")) {
+				t.Fatalf("%v, %+v", err, routes)
+			}
+			if got := routes[0]; got.Special != "" || !got.Twin || got.InitialCwnd != 45 || len(got.Behind) != 0 {
+				t.Fatalf("a twin is %+v", got)
+			}
+			if err := Set(name, InitCwnd, 45); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(one, still(everything(ip))); diff != "" {
+				t.Fatalf("%s: two did not become one (-want +got):\n%s", r, diff)
+			}
+		}
+		ip("route append " + r)
+		if err := Set(name, InitCwnd, 0); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, still(everything(ip))); diff != "" {
+			t.Fatalf("%s: after undoing beside a twin (-before +after):\n%s", r, diff)
+		}
+		// The other way round, and three of them.
+		ip("route append " + strings.Replace(r, "metric", "initcwnd 45 metric", 1))
+		ip("route append " + strings.Replace(r, "metric", "initcwnd 46 metric", 1))
+		if err := Set(name, InitCwnd, 0); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, still(everything(ip))); diff != "" {
+			t.Fatalf("%s: of three (-before +after):\n%s", r, diff)
+		}
+		ip("route del default metric 100")
+	}
+}

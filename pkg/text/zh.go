@@ -808,4 +808,5 @@ var zh = Catalogue{
 	"%s: this kernel does not have it here":                                                     "%s：此内核在这里没有它",
 	"managed once a profile is enabled that sets metrics of routes":                             "启用会设置路由参数的方案后纳入管理",
 	"%d MiB of memory":                                                                          "%d MiB 内存",
+	"%s, and the route is there once more without it":                                           "%s，而且另有一条没有它的相同路由",
 }

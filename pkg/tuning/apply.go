@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,44 @@ func (s *session) readTrees() (err error) {
 
 // readRoutes reads the default routes. They are never required, so not to know
 // them is no failure.
-func (s *session) readRoutes() { s.routes, s.routesErr = s.h.Routes.Defaults() }
+func (s *session) readRoutes() {
+	s.routes, s.routesErr = s.h.Routes.Defaults()
+	ownTwins(s.routes, cmp.Or(s.st, s.old))
+}
+
+// adoptTwins: where the network configuration made a route once more, what that
+// one has is what will be put back.
+func (s *session) adoptTwins() {
+	for i := range s.st.Records {
+		r := &s.st.Records[i]
+		name, m, ok := splitRoute(r.Name)
+		if r.Kind != KindRoute || !ok {
+			continue
+		}
+		if x := findRoute(s.routes, name); x != nil && x.Twin && x.Special == "" {
+			r.Original = strconv.Itoa(x.Behind[m])
+		}
+	}
+}
+
+// ownTwins makes those twins an ordinary case of a shared metric of which none
+// carries what accel set: they are somebody's, and putting two routes back
+// where one was made of them would not be exact.
+func ownTwins(routes []route.Route, st *State) {
+	for i := range routes {
+		r := &routes[i]
+		if !r.Twin || r.Special != "" {
+			continue
+		}
+		ours := st != nil && slices.ContainsFunc(st.Records, func(x Record) bool {
+			name, m, ok := splitRoute(x.Name)
+			return x.Kind == KindRoute && ok && name == r.Name() && x.ours(strconv.Itoa(r.Value(m)))
+		})
+		if !ours {
+			r.Special = route.SharedMetric
+		}
+	}
+}
 
 func enable(ctx context.Context, h *Host, wish Enabled, dryRun bool) (*Result, error) {
 	s, err := begin(ctx, h)

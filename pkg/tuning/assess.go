@@ -190,6 +190,7 @@ func (a *assessment) routes() {
 		}
 		return
 	}
+	ownTwins(r, a.st)
 	a.routeList = r
 	a.s.Routes = []StatusRoute{}
 	for _, x := range r {

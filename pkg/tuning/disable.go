@@ -65,6 +65,7 @@ func disable(ctx context.Context, h *Host, dryRun bool) (*Result, error) {
 	}
 	treesErr := s.readTrees()
 	s.readRoutes()
+	s.adoptTwins()
 
 	steps := s.undoSteps(res, treesErr)
 	res.Changed = true
@@ -224,7 +225,7 @@ func (s *session) undoSteps(res *Result, treesErr error) []undoStep {
 		case err != nil:
 			res.Left = append(res.Left, Left{Setting: r.ID(), Original: r.Original, Reason: err.Error(), Failed: true})
 			continue
-		case sysctl.Equal(cur, r.Original), r.Kind == KindRoute && cur == "0":
+		case sysctl.Equal(cur, r.Original) && !s.twin(w), r.Kind == KindRoute && cur == "0":
 			continue // as it was; or the route was made anew without the metric
 		case !s.st.ours(&r, cur) && !s.leftover(&r):
 			res.Left = append(res.Left, Left{Setting: r.ID(), Live: cur, Original: r.Original, Reason: text.T("somebody changed it since")})

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -220,6 +221,20 @@ func (f *fakeHost) reboot() {
 	f.service.active = f.service.enabled
 }
 
+// renew makes the default routes anew as dhclient does, or as networkd does:
+// it appends its own beside one that differs.
+func (f *fakeHost) renew(networkd bool) {
+	if !networkd {
+		f.routes = slices.Clone(f.bootRoutes)
+		return
+	}
+	for i := range f.routes {
+		own := f.bootRoutes[i]
+		own.Twin = f.routes[i].Twin
+		f.routes[i].Twin = !reflect.DeepEqual(f.routes[i], own)
+	}
+}
+
 func uncomment(s string) string {
 	var b strings.Builder
 	for line := range strings.Lines(s) {
@@ -353,7 +368,15 @@ func (q fakeQdiscs) Rebuild(link string) error {
 
 type fakeRoutes struct{ f *fakeHost }
 
-func (r fakeRoutes) Defaults() ([]route.Route, error) { return slices.Clone(r.f.routes), nil }
+func (r fakeRoutes) Defaults() ([]route.Route, error) {
+	routes := slices.Clone(r.f.routes)
+	for i := range routes {
+		if routes[i].Twin {
+			routes[i].Behind = map[route.Metric]int{route.InitCwnd: r.f.bootRoutes[i].InitialCwnd, route.InitRwnd: r.f.bootRoutes[i].InitialRwnd}
+		}
+	}
+	return routes, nil
+}
 
 func (r fakeRoutes) Set(name string, m route.Metric, value int) error {
 	for i := range r.f.routes {
@@ -363,6 +386,12 @@ func (r fakeRoutes) Set(name string, m route.Metric, value int) error {
 		}
 		if x.Special != "" {
 			return route.ErrSpecial
+		}
+		if x.Twin {
+			if err := r.f.step("delete %s before its twin", name); err != nil {
+				return err
+			}
+			*x = r.f.bootRoutes[i]
 		}
 		if x.Value(m) == value {
 			return nil

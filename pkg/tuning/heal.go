@@ -141,14 +141,19 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 				d.Live = cur
 			}
 		case KindRoute:
-			cur, err := s.current(Setting{Kind: r.Kind, Name: r.Name})
-			if err != nil || r.had(cur) {
+			w := Setting{Kind: r.Kind, Name: r.Name}
+			cur, err := s.current(w)
+			twin := len(r.Wrote) > 0 && s.twin(w)
+			if err != nil || r.had(cur) && !twin {
 				continue // not known, or the route is not there; or as wanted
 			}
 			if name, _, _ := splitRoute(r.Name); findRoute(s.routes, name).Special != "" {
 				continue // not accel's to change by now
 			}
 			d.Live = cur
+			if twin {
+				d.Live = text.T("%s, and the route is there once more without it", cur)
+			}
 		case KindQdisc:
 			t := findTree(s.trees, r.Name)
 			if treesErr != nil || t == nil {

@@ -18,6 +18,7 @@ import (
 // intent into the becoming state. Records that no setting wants any more get a
 // Restore step; those named in except are left as they are.
 func (s *session) plan(settings []Setting, except []string) []Step {
+	s.adoptTwins()
 	first := s.st.record(KindSysctl, string(sysctl.DefaultQdisc)) == nil
 	steps := []Step{}
 	keep := slices.Clone(except)
@@ -92,7 +93,7 @@ func (s *session) compareFloor(wish *Setting, st Step) Step {
 	wish.Want = raise(base, floor)
 	st.Wanted = wish.Want
 	switch {
-	case !sysctl.Equal(cur, wish.Want):
+	case !sysctl.Equal(cur, wish.Want), s.twin(*wish):
 		s.intend(*wish, cur, cur)
 	case r != nil && r.ours(cur):
 		st.Action = Keep
@@ -111,6 +112,18 @@ func (s *session) compareFloor(wish *Setting, st Step) Step {
 	}
 	s.st.record(wish.Kind, wish.Name).Floor = floor
 	return st
+}
+
+// twin: the network configuration made the route once more, beside the one that
+// carries what accel set. They are to be one again, or the network's own
+// removal of its route would take only one of them.
+func (s *session) twin(w Setting) bool {
+	if w.Kind != KindRoute {
+		return false
+	}
+	name, _, _ := splitRoute(w.Name)
+	r := findRoute(s.routes, name)
+	return r != nil && r.Twin
 }
 
 // elsewhere is what the other files of sysctl.d set a key to at boot; "" where

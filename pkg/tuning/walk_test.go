@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -172,6 +173,10 @@ func walk(t *testing.T, seed uint64) {
 			phase := f.files[StateFile]
 			var err error
 			f.during(0, at, files.ErrNoSpace, func() { _, err = Enable(t.Context(), f.host(), request()) })
+			// Twins that became one stay one.
+			for i := range before.Routes {
+				before.Routes[i].Twin = before.Routes[i].Twin && f.routes[i].Twin
+			}
 			if err != nil && !strings.Contains(err.Error(), "in full") {
 				if d := cmp.Diff(before, f.seen()); d != "" && phase == f.files[StateFile] {
 					t.Errorf("a failed enable was not undone:\n%s", d)
@@ -183,12 +188,27 @@ func walk(t *testing.T, seed uint64) {
 			}
 		case n < 12:
 			tell("the lease is renewed")
-			f.routes, m.routes = slices.Clone(f.bootRoutes), slices.Clone(f.bootRoutes)
+			networkd := r.IntN(2) == 0
+			ours := func() bool {
+				s, err := parseState([]byte(f.files[StateFile]))
+				if err != nil {
+					return false
+				}
+				cwnd, rwnd := s.record(KindRoute, onlyRoute+" initcwnd"), s.record(KindRoute, onlyRoute+" initrwnd")
+				return cwnd != nil && cwnd.ours(strconv.Itoa(f.routes[0].InitialCwnd)) || rwnd != nil && rwnd.ours(strconv.Itoa(f.routes[0].InitialRwnd))
+			}()
+			f.renew(networkd)
+			m.routes = slices.Clone(f.bootRoutes)
+			if f.routes[0].Twin && !ours {
+				m.routes[0] = f.routes[0] // somebody's
+			}
 		case n < 13:
 			v := []int{5, 30, 100}[r.IntN(3)]
 			tell("somebody sets initcwnd %d", v)
 			// Whatever accel makes of it, it is the host's own from now on.
 			f.routes[0].InitialCwnd, m.routes[0].InitialCwnd = v, v
+			f.routes[0].InitialRwnd = m.routes[0].InitialRwnd
+			f.routes[0].Twin, m.routes[0].Twin = false, false
 			if f.files[StateFile] != "" {
 				foreign["route "+onlyRoute+" initcwnd"] = ""
 			}
