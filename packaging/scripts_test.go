@@ -110,8 +110,8 @@ func TestInstallChangesNothing(t *testing.T) {
 			t.Errorf("installing changed %s", name)
 		}
 	}
-	// The unit as systemd sees it.
-	if out := r.sh("systemd-analyze verify --man=no /usr/lib/systemd/system/accel.service"); strings.Contains(out, "accel") {
+	// The units as systemd sees them.
+	if out := r.sh("systemd-analyze verify --man=no /usr/lib/systemd/system/accel*.service /usr/lib/systemd/system/accel*.timer"); strings.Contains(out, "accel") {
 		t.Errorf("systemd-analyze verify: %s", out)
 	}
 	r.sh("dpkg --no-triggers --purge accel")
