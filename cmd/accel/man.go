@@ -167,8 +167,8 @@ says so.
 .Pp
 Metrics are set on ordinary default routes of the main table only, with all else
 that a route carries left as it is.
-Routes of policy tables, over tunnels and VPNs, from routing daemons, and several
-with the same metric are left alone and named.
+Routes of policy tables, over tunnels and VPNs, from routing daemons, and
+several with the same metric are left alone and named.
 So is an IPv6 default route that a router advertised: a change would lose its
 expiry, and the router could no longer withdraw it.
 When a DHCP client makes a route anew, the service puts the metrics back within

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,10 +20,16 @@ const DefaultAlgorithm = "cubic"
 // ErrArm is matched by every error about an arm that makes no sense.
 var ErrArm = errors.New("not an arm")
 
-var (
-	armName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,31}$`)
-	kind    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,14}$`) // a qdisc kind or an algorithm
-)
+// isArmName: letters and digits, and after the first also ._+-, up to 32.
+func isArmName(s string) bool {
+	const alphanumeric = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	return s != "" && len(s) <= 32 && strings.Contains(alphanumeric, s[:1]) && strings.Trim(s, alphanumeric+"._+-") == ""
+}
+
+// isKind: what can be the kind of a qdisc or the name of an algorithm.
+func isKind(s string) bool {
+	return s != "" && len(s) <= 15 && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
+}
 
 // suits is the qdisc that an algorithm gets where nobody names one: bbr paces,
 // which fq does for it at less cost than the socket's own timers.
@@ -38,7 +43,7 @@ func suits(algorithm string) string {
 // AlgorithmArm is an arm that is nothing but an algorithm. Its error satisfies
 // errors.Is with ErrArm.
 func AlgorithmArm(algorithm string) (Arm, error) {
-	if !kind.MatchString(algorithm) {
+	if !isKind(algorithm) {
 		return Arm{}, &invalid{ErrArm, text.T("%q is no name of an algorithm", algorithm)}
 	}
 	return Arm{Name: algorithm, Algorithm: algorithm, Qdisc: suits(algorithm)}, nil
@@ -64,7 +69,7 @@ const maxArm = 1 << 16
 // value counts. source names the file. Errors satisfy errors.Is with ErrArm.
 func ParseArm(name, source string, data []byte) (Arm, error) {
 	bad := func(message string) (Arm, error) { return Arm{}, &invalid{ErrArm, message} }
-	if !armName.MatchString(name) {
+	if !isArmName(name) {
 		return bad(text.T("%q is no name: letters, digits and ._+- up to 32", name))
 	}
 	if len(data) > maxArm {
@@ -79,7 +84,7 @@ func ParseArm(name, source string, data []byte) (Arm, error) {
 		words := strings.Fields(comment)
 		switch {
 		case len(words) == 2 && words[0] == "qdisc":
-			if !kind.MatchString(words[1]) {
+			if !isKind(words[1]) {
 				return bad(text.T("%s:%d: %q is no kind of qdisc", source, i+1, words[1]))
 			}
 			a.Qdisc = words[1]
@@ -109,19 +114,19 @@ func ParseArm(name, source string, data []byte) (Arm, error) {
 		case l.Exclude:
 			continue
 		case !ok:
-			a.NotCompared = append(a.NotCompared, fmt.Sprintf("%s: not the name of one key", sysctl.Printable(l.Path)))
+			a.NotCompared = append(a.NotCompared, fmt.Sprintf("%s: %s", sysctl.Printable(l.Path), notOneKey))
 		case key == sysctl.CongestionControl:
-			if !kind.MatchString(l.Value) {
+			if !isKind(l.Value) {
 				return bad(text.T("%s:%d: %q is no name of an algorithm", source, l.Number, l.Value))
 			}
 			a.Algorithm = l.Value
 		case key == sysctl.DefaultQdisc:
-			if !kind.MatchString(l.Value) {
+			if !isKind(l.Value) {
 				return bad(text.T("%s:%d: %q is no kind of qdisc", source, l.Number, l.Value))
 			}
 			defaultQdisc = l.Value
 		case !strings.HasPrefix(string(key), "net/"):
-			a.NotCompared = append(a.NotCompared, fmt.Sprintf("%s: belongs to the whole host", key))
+			a.NotCompared = append(a.NotCompared, fmt.Sprintf("%s: %s", key, ofTheWholeHost))
 		default:
 			kv := sysctl.KeyValue{Key: key, Value: l.Value}
 			a.Settings = slices.DeleteFunc(a.Settings, func(old sysctl.KeyValue) bool { return old.Key == key })

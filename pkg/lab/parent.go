@@ -344,7 +344,7 @@ func (r *rig) setArm(ctx context.Context, n int, arm Arm) (not []string, err err
 	if m := (*Missing)(nil); errors.As(err, &m) && m.What == "qdisc" {
 		args.Arm.Qdisc = ""
 		if err = r.call(ctx, r.sender, "arm", args, &not); err == nil {
-			not = append(not, fmt.Sprintf("qdisc %s: this kernel has none; sent without one", arm.Qdisc))
+			not = append(not, fmt.Sprintf("qdisc %s: %s", arm.Qdisc, noSuchQdisc))
 		}
 	}
 	if err != nil {

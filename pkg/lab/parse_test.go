@@ -100,7 +100,7 @@ func FuzzParseArm(f *testing.F) {
 			}
 			return
 		}
-		if !kind.MatchString(a.Algorithm) || a.Qdisc != "" && !kind.MatchString(a.Qdisc) {
+		if !isKind(a.Algorithm) || a.Qdisc != "" && !isKind(a.Qdisc) {
 			t.Fatalf("%+v", a)
 		}
 		for _, s := range a.Settings {

@@ -53,7 +53,7 @@ func (p Plan) Complete() (Plan, error) {
 		return bad(text.T("%d flows are not between 1 and %d", p.Flows, maxFlows))
 	case p.Rounds < 1 || p.Rounds > maxRounds:
 		return bad(text.T("%d rounds are not between 1 and %d", p.Rounds, maxRounds))
-	case p.Against != "" && !kind.MatchString(p.Against):
+	case p.Against != "" && !isKind(p.Against):
 		return bad(text.T("%q is no name of an algorithm", p.Against))
 	}
 	names := map[string]bool{}

@@ -141,8 +141,12 @@ type Plan struct {
 	Limit   time.Duration `json:"limit_seconds"`
 }
 
-// MarshalJSON writes the limit as a number of seconds.
+// MarshalJSON writes the limit as a number of seconds, and lists that are empty
+// as such.
 func (p Plan) MarshalJSON() ([]byte, error) {
+	p.Arms = append([]Arm{}, p.Arms...)
+	p.Paths = append([]Path{}, p.Paths...)
+	p.Sizes = append([]int64{}, p.Sizes...)
 	type plain Plan
 	return json.Marshal(struct {
 		plain

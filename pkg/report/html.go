@@ -300,7 +300,7 @@ func rttWords(s *Summary) string {
 	if a == "–" && b == "–" {
 		return "–"
 	}
-	return a + " → " + b + " ms"
+	return a + " →\u00a0" + b + "\u00a0ms"
 }
 
 func (p *page) facts(run *lab.Run) {

@@ -507,7 +507,11 @@ func ratioFigure(run *lab.Run, v *Verdicts) (figure, bool) {
 			d.text("hint ta-e", one-8, 14, fits("← "+text.T("%s ahead", reference), one-left))
 		}
 		if right-one > 60 {
-			d.text("hint", one+8, 14, fits(text.T("%s ahead", other)+" →", width-one-8))
+			label, room := text.T("%s ahead", other)+" →", width-one-8
+			if labelWidth(label) > room {
+				label = text.T("ahead") + " →"
+			}
+			d.text("hint", one+8, 14, fits(label, room))
 		}
 		for i, r := range all {
 			y := top + height*(float64(i)+0.5)

@@ -454,6 +454,8 @@ func headline(run *lab.Run, v *Verdicts) (claim, rest string) {
 	// The arm that is ahead more often comes first.
 	aheadPart := func() {
 		switch {
+		case ahead.n == 1 && many:
+			parts = append(parts, text.T("1 of %d other arms is %s times as fast as %s", len(all), ahead.String(), reference))
 		case ahead.n > 0 && many:
 			parts = append(parts, text.T("%d of %d other arms are %s times as fast as %s", ahead.n, len(all), ahead.String(), reference))
 		case ahead.n > 0:
@@ -675,7 +677,7 @@ func notCompared(run *lab.Run) []string {
 		}
 		safe := make([]string, len(n))
 		for i := range n {
-			safe[i] = text.Safe(n[i])
+			safe[i] = text.Safe(lab.Translated(n[i]))
 		}
 		keys := strings.Join(safe, text.T(", "))
 		if arms[keys] == nil {

@@ -212,6 +212,15 @@ var zh = Catalogue{
 	"download from the http or https `URL` to this host instead, and show the receiving end": "改为从 http 或 https 的 `URL` 下载到本机，并显示接收端的情况",
 	"show the earlier probes of this host":                                                   "显示本机以前的探测",
 
+	// pkg/lab: what could not be compared
+	"%s: no such key in a network namespace of this kernel": "%s：此内核的网络命名空间中没有这个键",
+	"%s: cannot be changed in a network namespace":          "%s：在网络命名空间中不能更改",
+	"%s: not the name of one key":                           "%s：不是单个键的名字",
+	"%s: belongs to the whole host":                         "%s：属于整台主机",
+	"%s: this kernel has none; sent without one":            "%s：此内核没有；不带它发送",
+	"%s: the kernel refuses %s":                             "%s：内核拒绝 %s",
+	"line %s: %s":                                           "第 %s 行：%s",
+
 	// cmd/accel: status and detect
 	"good":         "正常",
 	"not enabled":  "未启用",
@@ -464,8 +473,10 @@ var zh = Catalogue{
 	"%.80q is a JSON %.20s":   "%.80q 是 JSON 的 %.20s",
 	"%d of %d did not finish": "%[2]d 次中有 %[1]d 次未完成",
 	"%d of %d other arms are %s times as fast as %s": "其他 %[2]d 个方案中有 %[1]d 个的速度是 %[4]s 的 %[3]s 倍",
-	"%s %s":    "%s %s",
-	"%s (%s)":  "%s（%s）",
+	"%s %s":   "%s %s",
+	"%s (%s)": "%s（%s）",
+	"1 of %d other arms is %s times as fast as %s": "其他 %d 个方案中有 1 个的速度是 %[3]s 的 %[2]s 倍",
+	"ahead":    "领先",
 	"%s ahead": "%s 领先",
 	"%s alone, so nothing is compared: %s in %s":           "只有 %s，没有可比较的：%s 用时 %s",
 	"%s in each of %d flows":                               "%s，%d 条流各一份",
