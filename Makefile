@@ -79,7 +79,7 @@ deb-amd64 deb-arm64: deb-%: dist/linux_%/accel generated
 		-t dist/accel_$(VERSION)_$*.deb
 
 test test-long:
-	packaging/deps.sh test
+	ACCEL_LONG=$(if $(filter test-long,$@),1) packaging/deps.sh test
 	$(MAKE) test-style test-unit test-race test-fuzz test-package test-system \
 		ACCEL_LONG=$(if $(filter test-long,$@),1)
 
@@ -123,6 +123,8 @@ bench:
 	packaging/deps.sh bench
 	$(MAKE) deb-host
 	go run ./test/bench -accel dist/linux_$(HOST_ARCH)/accel -deb dist/accel_$(VERSION)_$(HOST_ARCH).deb
+	@$(HEADING) 'the sender of compare beside iperf3, processor time over loopback'
+	go test ./pkg/lab -run '^$$' -bench Sender -benchtime 1x
 
 bench-path:
 	packaging/deps.sh test

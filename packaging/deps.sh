@@ -3,7 +3,7 @@
 #
 #   deps.sh path          print PATH with a usable Go in front
 #   deps.sh build         Go and what it downloads with
-#   deps.sh test          also what the tests run
+#   deps.sh test          also what the tests run; with ACCEL_LONG=1 the long ones
 #   deps.sh bench         also what the benchmark runs
 #
 # Everything comes from the machine's own Debian source. It installs nothing
@@ -19,7 +19,11 @@ test_packages=(
 	ovmf procps
 	qemu-system-arm qemu-system-x86 qemu-utils
 )
-bench_packages=(procps)
+# What only the long tests run: the report opened in a browser.
+if [[ -n ${ACCEL_LONG:-} ]]; then
+	test_packages+=(chromium)
+fi
+bench_packages=(iperf3 procps)
 
 # usable GO: Go 1.21 and later fetch the toolchain that go.mod asks for.
 usable() {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"accel/pkg/lab"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
@@ -127,13 +126,6 @@ func (a *accel) commands() *cli.App {
 				Action:      a.saved,
 			},
 			{
-				Name:      lab.ChildCommand,
-				Usage:     text.T("what compare runs inside its namespaces; not for the command line"),
-				ArgsUsage: "ROLE",
-				Hidden:    true,
-				Action:    a.labChild,
-			},
-			{
 				Name:        "agent",
 				Usage:       text.T("what the service runs; not for the command line"),
 				Description: text.T("Re-asserts what is enabled at boot, then watches and heals it, and tells systemd what is in force. Started by accel.service."),
@@ -160,7 +152,7 @@ func (a *accel) commands() *cli.App {
 			},
 		},
 	}
-	at := slices.IndexFunc(app.Commands, func(c *cli.Command) bool { return c.Name == lab.ChildCommand })
+	at := slices.IndexFunc(app.Commands, func(c *cli.Command) bool { return c.Name == "agent" })
 	app.Commands = slices.Insert(app.Commands, at, a.kernelCommands(dryRun, asJSON)...)
 	return app
 }

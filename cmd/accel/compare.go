@@ -621,9 +621,12 @@ func (a *accel) saved(c *cli.Context) error {
 	return a.showRun(c, run)
 }
 
-// labChild is the hidden command with which compare executes accel again inside
-// its namespaces.
-func (a *accel) labChild(*cli.Context) error {
-	text.SetLanguage("")
-	return lab.Child()
+// labChild is what compare executes accel as inside its namespaces. It is no
+// command for people.
+func labChild() int {
+	if err := lab.Child(); err != nil {
+		fmt.Fprintln(os.Stderr, "accel: "+err.Error())
+		return tuning.ExitFailed
+	}
+	return tuning.ExitGood
 }

@@ -18,11 +18,17 @@ import (
 
 	"accel/pkg/agent"
 	"accel/pkg/bootkernel"
+	"accel/pkg/lab"
 	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == lab.ChildCommand {
+		// One of the processes of a comparison, of which there are several at
+		// once: nothing of the command line is needed.
+		os.Exit(labChild())
+	}
 	text.SetLanguage(text.Language(os.Getenv))
 	a := newAccel(os.Stdout, os.Stderr, os.Getenv)
 	os.Exit(a.run(os.Args[1:]))

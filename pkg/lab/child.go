@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -25,6 +26,10 @@ import (
 // the children; a program that uses this package has to call Child when it is
 // started with it.
 const ChildCommand = "lab-child"
+
+// childGC lets the garbage of a child grow to a fifth of what it uses: there are
+// three of them or four, which make little garbage and have no hurry.
+const childGC = 20
 
 // Missing says what the kernel does not have.
 type Missing struct {
@@ -67,6 +72,8 @@ var errAtHome = errors.New("this process is in the network namespace of its pare
 // network namespace than its parent.
 func Child() error {
 	signal.Ignore(syscall.SIGPIPE)
+	debug.SetGCPercent(childGC)
+	stepDown()
 	if err := abroad(); err != nil {
 		return err
 	}
@@ -253,7 +260,7 @@ func (c *childState) arm(a armArgs) (any, error) {
 	for _, s := range a.Arm.Settings {
 		before, err := tree.Read(s.Key)
 		if errors.Is(err, sysctl.ErrMissing) {
-			not = append(not, fmt.Sprintf("%s: no such key in a network namespace of this kernel", s.Key))
+			not = append(not, fmt.Sprintf("%s: %s", s.Key, noSuchKey))
 			continue
 		}
 		if err != nil {
@@ -265,9 +272,9 @@ func (c *childState) arm(a armArgs) (any, error) {
 		}
 		switch {
 		case errors.Is(err, sysctl.ErrValue):
-			not = append(not, fmt.Sprintf("%s: the kernel refuses %q", s.Key, s.Value))
+			not = append(not, fmt.Sprintf("%s: %s%q", s.Key, refusedValue, s.Value))
 		case errors.Is(err, sysctl.ErrReadOnly), errors.Is(err, sysctl.ErrNamespace), errors.Is(err, sysctl.ErrPermission):
-			not = append(not, fmt.Sprintf("%s: cannot be changed in a network namespace", s.Key))
+			not = append(not, fmt.Sprintf("%s: %s", s.Key, unchangeable))
 		case err != nil:
 			return nil, err
 		}

@@ -15,11 +15,24 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if len(os.Args) > 2 && (os.Args[1] == senderRole || os.Args[1] == receiverRole) {
+		err := error(nil)
+		if os.Args[1] == senderRole {
+			err = benchSender(os.Args[2])
+		} else {
+			err = benchReceiver(os.Args[2], os.Args[3])
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
 }
 
 // needRoot skips where no namespaces can be had.
-func needRoot(t *testing.T) {
+func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() == 0 {
 		return

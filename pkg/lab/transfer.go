@@ -23,13 +23,16 @@ import (
 // monotonic clock, which all processes of a host share.
 
 const (
-	// chunk is one write of the sender and one read of the receiver. Both are
-	// reused.
+	// chunk is one read of the receiver.
 	chunk = 256 << 10
-	// The sender is sampled this often at first; when there are too many
-	// samples every second one is dropped and the distance doubled.
+	// The sender is sampled this often at first, where it is awake; when there
+	// are too many samples every second one is dropped and the distance doubled.
+	// While it waits for the path, it is woken after so many distances, in the
+	// beginning after fewer.
 	sampleEvery = time.Millisecond
-	maxSamples  = 256
+	maxSamples  = 128
+	fewSamples  = 64 // where none is kept
+	patience    = 8
 	maxArrivals = 2048
 	// grace is what the sender waits longer than the receiver, which decides.
 	grace = 5 * time.Second
@@ -117,13 +120,11 @@ func (s *server) serve(a listenArgs) {
 	}
 }
 
-// zeros is what is sent: nothing on the way compresses.
-var zeros = make([]byte, chunk)
-
 func serveFlow(conn *net.TCPConn, a listenArgs) (int, account) {
 	defer conn.Close()
 	_ = conn.SetLinger(0) // nothing that goes on sending after the transfer
-	_ = conn.SetDeadline(time.Now().Add(a.Limit + grace))
+	deadline := time.Now().Add(a.Limit + grace)
+	_ = conn.SetDeadline(deadline)
 	var request [4]byte
 	if _, err := io.ReadFull(conn, request[:]); err != nil {
 		return -1, account{}
@@ -136,18 +137,7 @@ func serveFlow(conn *net.TCPConn, a listenArgs) (int, account) {
 		return flow, acc
 	}
 	w := watch(conn, a.Samples && flow == 0)
-	for left := a.Size; left != 0; {
-		n := int64(chunk)
-		if left > 0 {
-			n = min(n, left)
-		}
-		if _, err = conn.Write(zeros[:n]); err != nil {
-			break // the receiver has had enough
-		}
-		if left > 0 {
-			left -= n
-		}
-	}
+	err = send(conn, a.Size, deadline, w.pass)
 	if err == nil {
 		// The receiver closes when it has everything, which acknowledges it too.
 		_, _ = io.Copy(io.Discard, conn)
@@ -162,55 +152,78 @@ type watcher struct {
 	stop, stopped chan struct{}
 	keep          bool
 	began         int64
-	last          socket.Info
-	samples       []Sample
-	loaded        float64 // of RTT over time, in ns * ns
-	loadedFor     float64
+
+	mu        sync.Mutex
+	every     time.Duration // between samples
+	previous  int64         // when the last one was taken
+	n         int
+	last      socket.Info
+	samples   []Sample
+	loaded    float64 // of RTT over time, in ns * ns
+	loadedFor float64
 }
 
 func watch(conn *net.TCPConn, keep bool) *watcher {
-	w := &watcher{conn: conn, stop: make(chan struct{}), stopped: make(chan struct{}), keep: keep, began: now()}
+	at := now()
+	w := &watcher{conn: conn, stop: make(chan struct{}), stopped: make(chan struct{}), keep: keep, began: at, previous: at, every: sampleEvery}
 	go w.run()
 	return w
 }
 
+// pass is where the sender comes by, who is awake anyway.
+func (w *watcher) pass() { _, _ = w.look(1) }
+
+// look takes a sample if the last one is so many distances old, and says when to
+// come again. false: the connection is gone.
+func (w *watcher) look(distances int) (next time.Duration, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := now()
+	if wait := time.Duration(distances)*w.every - time.Duration(at-w.previous); wait > 0 && w.n > 0 {
+		return wait, true
+	}
+	i, err := socket.TCPInfo(w.conn)
+	if err != nil || !alive(i.State) {
+		return 0, false
+	}
+	w.last = i
+	if rtt := i.MinRTT; i.RTT > 0 {
+		if rtt == 0 {
+			rtt = i.RTT
+		}
+		if at-w.began > loadedAfter*int64(rtt) {
+			w.loaded += float64(i.RTT) * float64(at-w.previous)
+			w.loadedFor += float64(at - w.previous)
+		}
+	}
+	w.previous = at
+	if w.keep {
+		w.samples = append(w.samples, sample(i, at))
+	}
+	most := fewSamples
+	if w.keep {
+		most = maxSamples
+	}
+	if w.n++; w.n == most {
+		w.n /= 2
+		w.every *= 2
+		if w.keep {
+			for k := range w.n {
+				w.samples[k] = w.samples[2*k]
+			}
+			w.samples = w.samples[:w.n]
+		}
+	}
+	return time.Duration(distances) * w.every, true
+}
+
+// run samples while the sender sleeps. To wake up for that costs more processor
+// time than all else of a sample, so it has patience.
 func (w *watcher) run() {
 	defer close(w.stopped)
-	every := sampleEvery
-	n, previous := 0, w.began
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
-		i, err := socket.TCPInfo(w.conn)
-		at := now()
-		if err != nil || !alive(i.State) {
-			return
-		}
-		w.last = i
-		if rtt := i.MinRTT; i.RTT > 0 {
-			if rtt == 0 {
-				rtt = i.RTT
-			}
-			if at-w.began > loadedAfter*int64(rtt) {
-				w.loaded += float64(i.RTT) * float64(at-previous)
-				w.loadedFor += float64(at - previous)
-			}
-		}
-		previous = at
-		if w.keep {
-			w.samples = append(w.samples, sample(i, at))
-		}
-		if n++; n == maxSamples {
-			n /= 2
-			every *= 2
-			if w.keep {
-				for k := range n {
-					w.samples[k] = w.samples[2*k]
-				}
-				w.samples = w.samples[:n]
-			}
-		}
-		timer.Reset(every)
+	for woken := 1; ; woken++ {
 		select {
 		case <-w.stop:
 			if i, err := socket.TCPInfo(w.conn); err == nil && alive(i.State) {
@@ -219,6 +232,12 @@ func (w *watcher) run() {
 			return
 		case <-timer.C:
 		}
+		next, ok := w.look(min(1<<min(woken/16, 8), patience))
+		if !ok {
+			<-w.stop
+			return
+		}
+		timer.Reset(next)
 	}
 }
 
@@ -299,7 +318,8 @@ func fetch(a fetchArgs) (fetchReply, error) {
 		_ = rival.SetLinger(0)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			buf := make([]byte, chunk)
+			buf := getBuffer()
+			defer putBuffer(buf)
 			for {
 				n, err := rival.Read(buf)
 				competing.Add(int64(n))
@@ -357,7 +377,8 @@ func fetchFlow(a fetchArgs, n int) (f fetched) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(deadline)
-	buf := make([]byte, chunk)
+	buf := getBuffer()
+	defer putBuffer(buf)
 	step := max(a.Size/maxArrivals, 1)
 	next := step
 	for f.Bytes < a.Size {
@@ -389,6 +410,18 @@ func timedOut(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
 }
+
+// buffers are what was read into before.
+var buffers sync.Pool
+
+func getBuffer() []byte {
+	if b, ok := buffers.Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, chunk)
+}
+
+func putBuffer(b []byte) { buffers.Put(&b) }
 
 // to90 is the time until a flow first had 90 % of its final rate, which is that
 // of the second half of its time: both over windows of one round trip, or of a

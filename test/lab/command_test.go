@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,11 @@ func build(t *testing.T) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return name
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
 }
 
 // TestCommand is what a person sees on a kernel that has everything.
@@ -86,6 +92,22 @@ func TestCommand(t *testing.T) {
 	if after := m.MustRun(t, facts); after != before {
 		t.Errorf("before\n%s\nafter\n%s", before, after)
 	}
+}
+
+// TestMemory: the default plan, but for the number of rounds, uses less than 50
+// MiB in all its processes together, what they share counted for each.
+func TestMemory(t *testing.T) {
+	vm.Need(t)
+	m := vm.Small(t, vm.Guest{Kernel: vm.Kernel61, Files: map[string]string{"/usr/bin/accel": build(t)}})
+	r := m.Run(t, "accel compare bbr cubic --rounds 1 >/tmp/out 2>&1 & p=$!; most=0; n=0; "+
+		"while kill -0 $p 2>/dev/null; do sum=0; many=0; for x in $p $(cat /proc/$p/task/*/children); do "+
+		"while read k v u; do case $k in VmRSS:) sum=$((sum+v)); many=$((many+1));; esac; done </proc/$x/status; done 2>/dev/null; "+
+		"if [ $sum -gt $most ]; then most=$sum; n=$many; fi; sleep 0.2; done; wait $p; echo exit $? $n $most")
+	var exit, processes, kib int
+	if _, err := fmt.Sscanf(lastLine(r.Stdout), "exit %d %d %d", &exit, &processes, &kib); err != nil || exit != 0 || processes != 4 || kib < 10<<10 || kib > 50<<10 {
+		t.Errorf("memory: %s%s", r.Stdout, r.Stderr)
+	}
+	t.Logf("%d processes, %.1f MiB", processes, float64(kib)/1024)
 }
 
 // TestNoNetem: what the kernel lacks is named, with where to get it.
