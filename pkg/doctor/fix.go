@@ -68,7 +68,7 @@ type edit struct {
 	tool          string
 }
 
-// Empty: there is nothing to do.
+// Empty says that there is nothing to do.
 func (p *Plan) Empty() bool { return len(p.edits) == 0 && len(p.Change.Live) == 0 }
 
 // IDs are the names that --only understands, sorted.

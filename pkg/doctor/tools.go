@@ -83,8 +83,8 @@ func matchLine(pattern, line string) bool {
 	return pattern == line
 }
 
-func (f OwnFile) known(key string) bool {
-	for _, k := range f.Keys {
+func (o OwnFile) known(key string) bool {
+	for _, k := range o.Keys {
 		if matchKey(k, key) {
 			return true
 		}
@@ -93,8 +93,8 @@ func (f OwnFile) known(key string) bool {
 }
 
 // is tells whether a file has the name of this one.
-func (f OwnFile) is(name string) bool {
-	ok, err := path.Match(f.Path, name)
+func (o OwnFile) is(name string) bool {
+	ok, err := path.Match(o.Path, name)
 	return ok && err == nil
 }
 
