@@ -16,7 +16,7 @@ func TestBootLoader(t *testing.T) {
 		boot    Boot
 	}{{Bookworm, BIOS}, {Trixie, BIOS}, {Bookworm, UEFI}, {Trixie, UEFI}, {Bookworm, SecureBoot}} {
 		t.Run(string(c.release)+"_"+string(c.boot), func(t *testing.T) {
-			m := Whole(t, c.release, Options{Boot: c.boot})
+			m := Whole(t, c.release, Options{Boot: c.boot, CPUs: 1})
 			t.Logf("%s took %v to be there", m.Release, m.Booted)
 			if r := m.Run(t, "test -d /sys/firmware/efi"); (r.Exit == 0) != (c.boot != BIOS) {
 				t.Errorf("a machine with %s says that it has %s", c.boot, map[bool]string{true: "UEFI", false: "no UEFI"}[r.Exit == 0])
@@ -25,7 +25,9 @@ func TestBootLoader(t *testing.T) {
 				t.Errorf("with %s, looking for Secure Boot exits %d", c.boot, r.Exit)
 			}
 			m.MustRun(t, `printf '#!/bin/sh\nsed -n "/^menuentry /,/^}/p" /boot/grub/grub.cfg | sed -e "/^}/q" -e "s/^menuentry .*/menuentry Once --id once {/" -e "s/console=ttyS0/& the-other/"\n' > /etc/grub.d/42_once &&
-				chmod 755 /etc/grub.d/42_once && cp /boot/grub/grub.cfg /root && update-grub && grub-reboot once && sync`)
+				chmod 755 /etc/grub.d/42_once && cp /boot/grub/grub.cfg /root && systemd-run -q --unit=menu --remain-after-exit update-grub`)
+			m.Eventually(t, 10*time.Minute, "systemctl show -P SubState menu | grep -qx exited")
+			m.MustRun(t, "grub-reboot once && sync")
 			kernel := m.Release
 			m.Reset(t)
 			m.AwaitBoot(t, wholeBoot)
@@ -52,7 +54,7 @@ func TestBootLoader(t *testing.T) {
 // loader have.
 func TestArchive(t *testing.T) {
 	onlyLong(t)
-	m := Whole(t, Bookworm, Options{Boot: BIOS})
+	m := Whole(t, Bookworm, Options{Boot: BIOS, CPUs: 1})
 	m.MustRun(t, "sed -n 's/ bookworm / bookworm-backports /p' /etc/apt/sources.list > /etc/apt/sources.list.d/backports.list && apt-get update -q --error-on=any")
 	policy := m.MustRun(t, "apt-cache policy linux-image-cloud-amd64")
 	if !strings.Contains(policy, "Installed: 6.1.") || !strings.Contains(policy, "Candidate: 6.1.") || !strings.Contains(policy, "100 "+ArchiveURL+"/debian bookworm-backports/main") {

@@ -12,6 +12,9 @@
 //   - Whole: Debian installed on a disk, with systemd, reached by ssh. It is
 //     up in half a minute, survives reboots, and can be killed in the middle
 //     of anything. See [Whole].
+//     The emulator loads its kernel, unless [Options].Boot says that a boot
+//     loader on the disk does: then it also reboots by itself, and finds a small
+//     Debian archive to install kernels from.
 //
 // Kernels, user land and images come from the Debian mirror in this machine's
 // own apt configuration and are kept in a cache ($ACCEL_CACHE, or accel-test in

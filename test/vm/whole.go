@@ -187,7 +187,20 @@ func (m *Machine) settle(ctx context.Context) error {
 
 // startWhole starts a machine on a copy of the image's disk: from power off,
 // or from the saved memory in a file.
-func startWhole(ctx context.Context, img *image, opts Options, name, memory string) (_ *Machine, err error) {
+func startWhole(ctx context.Context, img *image, opts Options, name, memory string) (*Machine, error) {
+	m, err := newWhole(ctx, img, opts, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.start(ctx, memory); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// newWhole makes a machine with a copy of the image's disk, without power.
+func newWhole(ctx context.Context, img *image, opts Options, name string) (_ *Machine, err error) {
 	m := &Machine{Name: name, whole: &whole{image: img, opts: opts}}
 	defer func() {
 		if err != nil {
@@ -201,19 +214,22 @@ func startWhole(ctx context.Context, img *image, opts Options, name, memory stri
 	if _, w.signer, _, err = sshKey(ctx); err != nil {
 		return nil, err
 	}
-	if w.opts.Boot != "" || img.loader != "" {
+	if opts.Boot != "" || img.loader != "" {
 		if w.archive, err = openArchive(ctx, img.Release); err != nil {
 			return nil, err
 		}
 		m.release = append(m.release, w.archive.close)
 	}
-	if err := m.settleIn(ctx); err != nil {
+	var release func()
+	if w.dir, release, err = slot(ctx); err != nil {
 		return nil, err
 	}
-	if w.vars != "" {
-		begin := img.Vars
-		if begin == "" {
-			_, begin = w.opts.Boot.firmware()
+	m.release = append(m.release, release)
+	w.disk = filepath.Join(w.dir, "disk")
+	if _, begin := opts.Boot.firmware(); begin != "" {
+		w.vars = filepath.Join(w.dir, "vars")
+		if img.Vars != "" {
+			begin = img.Vars
 		}
 		if err := copyFile(begin, w.vars, 0o644); err != nil {
 			return nil, err
@@ -223,7 +239,9 @@ func startWhole(ctx context.Context, img *image, opts Options, name, memory stri
 	if err != nil {
 		return nil, err
 	}
-	return m, m.start(ctx, memory)
+	life := time.AfterFunc(WholeLife, m.Kill)
+	m.release = append(m.release, func() { life.Stop() })
+	return m, nil
 }
 
 // start powers the machine on, or lets it go on from its saved memory, and
