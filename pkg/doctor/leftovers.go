@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -174,12 +173,6 @@ func (e *examination) ownFile(l *Leftover, o OwnFile) {
 			e.note(text.T("%s is a link: it is left alone", o.Path))
 		}
 		return
-	}
-	if o.Mark != "" {
-		mark := regexp.MustCompile(o.Mark)
-		if !slices.ContainsFunc(f.lines, mark.MatchString) {
-			return
-		}
 	}
 	p := Place{File: o.Path, raw: o.Path, Whole: true, Lines: []int{}, Blocked: f.blocked, Rule: o.Rule}
 	for i, line := range f.lines {

@@ -24,7 +24,6 @@ type Tool struct {
 // tool's are taken out.
 type OwnFile struct {
 	Path string // may have a star in its last element
-	Mark string // a regular expression that a line must match; "" if the name says enough
 	// Keys are the settings that the tool writes there, dotted, a star matches
 	// one element. Nil where the file is none of sysctl's: Lines says then what
 	// the tool writes.
@@ -479,8 +478,8 @@ var tools = []Tool{
 		}},
 	{ID: "net-optimize", Name: "nodekit net-optimize", Source: "bgpeer/nodekit @0130614, net-optimize.py",
 		Files: []OwnFile{
-			{Path: "/etc/sysctl.d/99-net-optimize.conf", Mark: `(?i)net-optimize`, Keys: netOptimizeKeys},
-			{Path: "/etc/sysctl.d/zzz-net-optimize-override.conf", Mark: `(?i)net-optimize`, Keys: netOptimizeKeys},
+			{Path: "/etc/sysctl.d/99-net-optimize.conf", Keys: netOptimizeKeys},
+			{Path: "/etc/sysctl.d/zzz-net-optimize-override.conf", Keys: netOptimizeKeys},
 			{Path: "/etc/security/limits.d/99-net-optimize.conf", Rule: "limits-replaced", Lines: []string{
 				"* soft nofile *", "* hard nofile *", "root soft nofile *", "root hard nofile *",
 				"* soft nproc *", "* hard nproc *", "root soft nproc *", "root hard nproc *"}},

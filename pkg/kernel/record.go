@@ -212,7 +212,7 @@ var recordedFiles = []string{
 var redactedFiles = []string{
 	"/sys/class/dmi/id/product_name", "/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/board_vendor",
 	"/sys/class/dmi/id/bios_vendor", "/sys/class/dmi/id/product_version",
-	"/etc/tuned/active_profile", "/etc/tuned/profile_mode", "/etc/ufw/ufw.conf",
+	"/etc/tuned/active_profile", "/etc/tuned/profile_mode", "/etc/tuned/tuned-main.conf", "/etc/ufw/ufw.conf",
 }
 
 // secretKeys below /proc/sys/net hold random keys, or do something when read.
@@ -290,9 +290,25 @@ func (r *recorder) files(f *Facts) {
 	r.copy("/etc/default/ufw", func(data []byte) []byte {
 		return keepLines(data, func(line string) bool { return strings.HasPrefix(line, "IPT_SYSCTL=") })
 	})
-	const wants = "/etc/systemd/system/multi-user.target.wants/accel.service"
-	if target, err := r.from.Readlink(wants); err == nil {
-		r.link(target, wants)
+	// Of these only what scripts write; user names stay here.
+	only := func(prefixes ...string) func([]byte) []byte {
+		return func(data []byte) []byte {
+			return blankLines(data, func(line string) string {
+				if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) }) {
+					return line
+				}
+				return ""
+			})
+		}
+	}
+	r.copy("/etc/security/limits.conf", only("* ", "*\t", "root "))
+	r.copy("/etc/systemd/system.conf", only("[Manager]", "Default"))
+	r.copy("/etc/profile", only("ulimit "))
+	for _, unit := range []string{"accel", "tuned", "bpftune"} {
+		wants := "/etc/systemd/system/multi-user.target.wants/" + unit + ".service"
+		if target, err := r.from.Readlink(wants); err == nil {
+			r.link(target, wants)
+		}
 	}
 	r.links(f.Links)
 }
