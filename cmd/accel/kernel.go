@@ -220,7 +220,7 @@ func kernelLines(k bootkernel.Kernel, l *bootkernel.List) []string {
 		marks = append(marks, k.Source)
 	}
 	if k.Vendor != "" {
-		marks = append(marks, text.T("made by %s", k.Vendor))
+		marks = append(marks, text.T("not the distribution's: %s", k.Vendor))
 	}
 	if len(marks) > 0 {
 		first += " (" + strings.Join(marks, ", ") + ")"
