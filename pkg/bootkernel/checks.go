@@ -183,6 +183,15 @@ func menuCheck(t *kernel.Tree) (*Menu, map[string]string, *Entry, error) {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil, problem(tuning.ExitFailed, err, text.T("reading %s", grubEnv), text.T("Mend the cause and try again."))
 	}
+	if data, err := t.ReadFile(grubEnv); err == nil {
+		if _, err := parseEnv(data); err != nil {
+			return nil, nil, nil, problem(tuning.ExitFailed, err, text.T("GRUB cannot use %s", grubEnv), text.T("Make it anew: rm %s; grub-editenv %s create", grubEnv, grubEnv))
+		}
+	}
+	if m.Password {
+		return nil, nil, nil, problem(tuning.ExitFailed, nil, text.T("GRUB has a password (superusers) and might ask for it at the next boot, where nobody can type it"),
+			text.T("Take the password away while the kernel is tried, or install the kernel with apt, with a console at hand."))
+	}
 	if next := env["next_entry"]; next != "" && next != trialID {
 		return nil, nil, nil, problem(tuning.ExitFailed, nil, text.T("somebody has set a one-time entry already: the next boot starts %q", next),
 			text.T("Reboot first, or take it back: grub-editenv %s unset next_entry", grubEnv))

@@ -2,8 +2,13 @@ package bootkernel
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"accel/pkg/tuning"
 )
@@ -83,5 +88,181 @@ func TestTrialThatWasNotWrittenDown(t *testing.T) {
 	f.boot()
 	if f.running() != newKernel || phase(t, f) != Promoted {
 		t.Errorf("running %s in phase %s", f.running(), phase(t, f))
+	}
+}
+
+// What a login has forwarded is not there after a reboot, and must not be missed.
+func TestForwardedPortsAreNoServer(t *testing.T) {
+	f := newFakeHost(t)
+	process := func(pid, parent int, comm, cgroup string, inode int) {
+		dir := fmt.Sprintf("/p/%d/", pid)
+		f.put(dir+"comm", comm+"\n")
+		f.put(dir+"status", fmt.Sprintf("Name:\t%s\nPPid:\t%d\n", comm, parent))
+		f.put(dir+"cgroup", "0::"+cgroup+"\n")
+		f.link(fmt.Sprintf("%sfd/3", dir), fmt.Sprintf("socket:[%d]", inode))
+	}
+	process(1, 0, "systemd", "/init.scope", 10)
+	process(500, 1, "sshd", "/system.slice/ssh.service", 11)
+	process(600, 500, "sshd", "/user.slice/user-0.slice/session-3.scope", 12)
+	process(601, 600, "sshd", "/user.slice/user-0.slice/session-3.scope", 13)
+	process(700, 1, "sshd", "/user.slice/user-0.slice/session-1.scope", 14) // its server was restarted
+	process(800, 1, "nginx", "/system.slice/nginx.service", 15)
+	process(900, 1, "dropbear", "/system.slice/dropbear.service", 16)
+	process(901, 900, "dropbear", "/system.slice/dropbear.service", 17)
+	if got := slices.Sorted(maps.Keys(sshSockets(f.path("/p")))); !slices.Equal(got, []string{"11", "16"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Without a gateway that answers, a kernel without a network would look good.
+func TestNothingToCheckTheNetworkBy(t *testing.T) {
+	f := newFakeHost(t)
+	f.unreached = true
+	_, err := Install(t.Context(), f.host(), Request{Backports: true}, Face{})
+	if tuning.ExitCode(err) != tuning.ExitFailed || !strings.Contains(err.Error(), "gateway") || f.exists(StateFile) {
+		t.Errorf("%v", err)
+	}
+	mustInstall(t, f, Request{Backports: true, NoAuto: true})
+}
+
+func TestGRUBWithPassword(t *testing.T) {
+	for _, name := range []string{grubConfig, grubDir + "/custom.cfg"} {
+		f := newFakeHost(t)
+		f.put(name, f.get(name)+"set superusers=\"root\"\npassword_pbkdf2 root grub.pbkdf2.sha512.10000.AA.BB\n")
+		_, err := Install(t.Context(), f.host(), Request{Backports: true}, Face{})
+		if tuning.ExitCode(err) != tuning.ExitFailed || !strings.Contains(err.Error(), "password") || f.exists(PinFile) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A power cut can leave GRUB's environment block empty. GRUB ignores such a one,
+// and it keeps nobody from going back; only a new trial needs a good one.
+func TestDamagedEnvironmentBlock(t *testing.T) {
+	for _, damage := range []string{"", strings.Repeat("\x00", envSize)} {
+		f := newFakeHost(t)
+		mustInstall(t, f, Request{Backports: true})
+		f.put(grubEnv, damage)
+		if _, err := Rollback(t.Context(), f.host(), false, Face{}); err != nil {
+			t.Errorf("%d bytes: %v", len(damage), err)
+		}
+		if defaultOf(f) != oldKernel || f.exists(StateFile) || f.exists(PinFile) {
+			t.Errorf("%d bytes: default %s", len(damage), defaultOf(f))
+		}
+		_, err := Install(t.Context(), f.host(), Request{Backports: true}, Face{})
+		if tuning.ExitCode(err) != tuning.ExitFailed || !strings.Contains(err.Error(), grubEnv) {
+			t.Errorf("%d bytes: %v", len(damage), err)
+		}
+	}
+}
+
+// A confirmation counts that comes while the deadline still asks for the gateway.
+func TestConfirmedAtTheLastMoment(t *testing.T) {
+	f := newFakeHost(t)
+	f.kernels[newKernel] = noSSH
+	mustInstall(t, f, Request{Backports: true, NoAuto: true})
+	f.boot()
+	if err := os.Remove(f.path(SeenFile)); err != nil {
+		t.Fatal(err)
+	}
+	h := f.host()
+	locked := 0
+	h.Lock = func(context.Context) (func(), error) {
+		if locked++; locked == 1 {
+			if _, err := Confirm(t.Context(), f.host(), false); err != nil {
+				t.Error(err)
+			}
+		}
+		return func() {}, nil
+	}
+	if said, err := Deadline(t.Context(), h); err != nil || f.wentDown || phase(t, f) != Promoted || locked == 0 {
+		t.Errorf("%q, %v, phase %s", said, err, phase(t, f))
+	}
+}
+
+// Where nothing makes the machine reboot, the service has to fail, so that systemd
+// does it.
+func TestTheRebootThatDoesNotCome(t *testing.T) {
+	f := newFakeHost(t)
+	f.kernels[newKernel] = noSSH
+	mustInstall(t, f, Request{Backports: true, NoAuto: true})
+	f.boot()
+	if err := os.Remove(f.path(SeenFile)); err != nil {
+		t.Fatal(err)
+	}
+	f.fail["systemctl"] = &ProgramError{"systemctl reboot", 1, "Failed to connect to bus"}
+	h := f.host()
+	h.Sleep = func(context.Context, time.Duration) error { return nil }
+	if _, err := Deadline(t.Context(), h); tuning.ExitCode(err) != tuning.ExitFailed {
+		t.Errorf("%v", err)
+	}
+}
+
+// After a later kernel came by itself, the one of the install goes alone: the
+// package that brings the updates is not taken back to the old release.
+func TestRemoveWhenALaterOneRuns(t *testing.T) {
+	const later = "6.12.99+deb12-cloud-amd64"
+	f := newFakeHost(t)
+	mustInstall(t, f, Request{Backports: true})
+	f.boot()
+	f.unpack(later)
+	f.packages["linux-image-"+later], f.packages[metaName] = "6.12.99-1~bpo12+1", "6.12.99-1~bpo12+1"
+	f.updateGrub()
+	f.boot()
+	if f.running() != later {
+		t.Fatalf("running %s", f.running())
+	}
+	if _, err := Rollback(t.Context(), f.host(), false, Face{}); tuning.ExitCode(err) != tuning.ExitFailed || len(f.packages) != 4 {
+		t.Errorf("rollback: %v, packages %v", err, f.packages)
+	}
+	if _, err := Remove(t.Context(), f.host(), newKernel, false, Face{}); err != nil {
+		t.Fatal(err)
+	}
+	if f.packages[newImage] != "" || f.packages[metaName] != "6.12.99-1~bpo12+1" || f.exists(StateFile) || !f.exists(BackportsFile) {
+		t.Errorf("packages %v", f.packages)
+	}
+}
+
+// The state is lost, with a purge or a disk: the pin that keeps a bad kernel from
+// being started stays until that kernel is gone.
+func TestLostState(t *testing.T) {
+	f := newFakeHost(t)
+	f.kernels[newKernel] = panics
+	mustInstall(t, f, Request{Backports: true})
+	f.boot()
+	f.removeAll(StateFile)
+	res, err := Rollback(t.Context(), f.host(), false, Face{})
+	if err != nil || len(res.Notes) != 1 || !strings.Contains(res.Notes[0], newKernel) {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	f.boots = nil
+	f.boot()
+	if f.running() != oldKernel || len(f.boots) != 1 {
+		t.Fatalf("booted %q", f.boots)
+	}
+	if _, err := Remove(t.Context(), f.host(), newKernel, false, Face{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Rollback(t.Context(), f.host(), false, Face{}); err != nil || f.exists(PinFile) || f.exists(KeepFile) {
+		t.Errorf("the pin is left: %v", err)
+	}
+}
+
+// Everything that ends a trial goes through GRUB: an initial ramdisk of
+// initramfs-tools or dracut reboots where it would open a shell, and no reboot is
+// a kexec into whatever somebody has loaded.
+func TestRebootsGoThroughGRUB(t *testing.T) {
+	f := newFakeHost(t)
+	mustInstall(t, f, Request{Backports: true})
+	args := strings.Fields(ParseMenu([]byte(f.get(grubConfig))).Trial().Args)
+	for _, word := range []string{"panic=30", "rd.shell=0", "rd.emergency=reboot"} {
+		if !slices.Contains(args, word) {
+			t.Errorf("%s is missing: %q", word, args)
+		}
+	}
+	for _, v := range []string{"SYSTEMCTL_SKIP_AUTO_KEXEC=1", "SYSTEMCTL_SKIP_AUTO_SOFT_REBOOT=1"} {
+		if !slices.Contains(environment, v) {
+			t.Errorf("%s is missing", v)
+		}
 	}
 }

@@ -67,6 +67,9 @@ type Menu struct {
 	// OneTime: next_entry is obeyed, and cleared on disk before anything is
 	// started.
 	OneTime bool
+	// Password: GRUB asks for a user and a password before it starts an entry or
+	// opens a submenu that is not marked as open to all.
+	Password bool
 	// Strange are lines that set the default in a way that grub-mkconfig does
 	// not: what boots is then not known.
 	Strange []string
@@ -165,6 +168,9 @@ func (m *Menu) header(trimmed string, words []string) (clears int) {
 		return 1
 	case "save_env next_entry":
 		return 1
+	}
+	if slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "superusers=") }) {
+		m.Password = true
 	}
 	at := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "default=") })
 	if at < 0 {
@@ -432,7 +438,8 @@ func renderTrial(ordinary *Entry, release, token string) []byte {
 		case len(words) == 0, words[0] == "savedefault", words[0] == "recordfail":
 			continue
 		case strings.HasPrefix(words[0], "linux"):
-			trimmed += fmt.Sprintf(" panic=%d %s=%s", panicSeconds, trialOption, token)
+			// rd.*: an initial ramdisk that dracut made (dracut.cmdline(7)).
+			trimmed += fmt.Sprintf(" panic=%d rd.shell=0 rd.emergency=reboot %s=%s", panicSeconds, trialOption, token)
 			fallthrough
 		case strings.HasPrefix(words[0], "initrd"):
 			fmt.Fprintf(&b, "\tif %s; then\n\t\tset accel_loaded=y\n\telse\n\t\techo 'accel: this kernel cannot be loaded; starting the other one'\n\t\tsleep 5\n\t\treboot\n\tfi\n", trimmed)
@@ -462,11 +469,12 @@ func readMenu(t *kernel.Tree) (*Menu, map[string]string, error) {
 			m.Strange = append(m.Strange, "custom.cfg: set default="+c.Default)
 		}
 		m.Strange = append(m.Strange, c.Strange...)
+		m.Password = m.Password || c.Password
 	}
 	env := map[string]string{}
 	if data, err := t.ReadFile(grubEnv); err == nil {
 		if env, err = parseEnv(data); err != nil {
-			return m, map[string]string{}, fmt.Errorf("%s: %w", grubEnv, err)
+			env = map[string]string{} // so does GRUB
 		}
 	}
 	return m, env, nil

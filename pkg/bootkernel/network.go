@@ -22,7 +22,7 @@ func (liveNetwork) Resolve(ctx context.Context, g route.Gateway) bool { return g
 func (liveNetwork) Listening(ssh bool) ([]int, error) {
 	var own map[string]bool
 	if ssh {
-		own = sshSockets()
+		own = sshSockets("/proc")
 	}
 	var ports []int
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -73,13 +73,14 @@ func parseListening(s *bufio.Scanner) []listening {
 // where ssh.socket starts the server when it is needed; then only port 22 counts.
 var sshServers = []string{"sshd", "dropbear", "tinysshd"}
 
-// sshSockets gives the inodes of the sockets that SSH servers hold.
-func sshSockets() map[string]bool {
+// sshSockets gives the inodes of the sockets that SSH servers hold, not those of
+// the processes that serve one login: what these listen on is forwarded (ssh -R,
+// ssh -X) and ends with the login.
+func sshSockets(proc string) map[string]bool {
 	found := map[string]bool{}
-	processes, _ := filepath.Glob("/proc/[0-9]*")
+	processes, _ := filepath.Glob(proc + "/[0-9]*")
 	for _, p := range processes {
-		comm, err := os.ReadFile(p + "/comm")
-		if err != nil || !slices.Contains(sshServers, strings.TrimSpace(string(comm))) {
+		if !isSSHServer(p) || isSSHServer(proc+"/"+parentOf(p)) || inSession(p) {
 			continue
 		}
 		fds, _ := filepath.Glob(p + "/fd/*")
@@ -91,4 +92,27 @@ func sshSockets() map[string]bool {
 		}
 	}
 	return found
+}
+
+func isSSHServer(process string) bool {
+	comm, err := os.ReadFile(process + "/comm")
+	return err == nil && slices.Contains(sshServers, strings.TrimSpace(string(comm)))
+}
+
+// parentOf gives the number of a process's parent, from its status (proc(5)).
+func parentOf(process string) string {
+	status, _ := os.ReadFile(process + "/status")
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "PPid:"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "0"
+}
+
+// inSession: the process belongs to a login, as logind sorts them. After a restart
+// of the server the processes of older logins have no parent that would tell.
+func inSession(process string) bool {
+	cgroup, _ := os.ReadFile(process + "/cgroup")
+	return strings.Contains(string(cgroup), "/session-")
 }

@@ -30,6 +30,8 @@ var places = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 var environment = []string{
 	"LC_ALL=C", "PATH=" + strings.Join(places, ":"), "HOME=/root", "TERM=dumb",
 	"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=l", "NEEDRESTART_SUSPEND=1",
+	// A reboot has to go through GRUB: not by kexec into whatever is loaded.
+	"SYSTEMCTL_SKIP_AUTO_KEXEC=1", "SYSTEMCTL_SKIP_AUTO_SOFT_REBOOT=1",
 	"APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1",
 }
 

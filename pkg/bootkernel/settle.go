@@ -124,7 +124,12 @@ func (h *Host) judge(ctx context.Context, s *State) (string, error) {
 	*s = *fresh
 	switch {
 	case len(bad) == 0 && s.Auto:
-		return text.T("%s is good, and the default now", s.New), h.promoteLocked(ctx)
+		return text.T("%s is good, and the default now", s.New), h.locked(ctx, func() error {
+			if fresh, err = h.loadState(); err != nil || fresh == nil || fresh.Phase != Trying {
+				return err
+			}
+			return h.promote(fresh)
+		})
 	case len(bad) == 0:
 		return text.T("%s is good; it waits for: accel kernel confirm", s.New), nil
 	}
@@ -134,16 +139,30 @@ func (h *Host) judge(ctx context.Context, s *State) (string, error) {
 		err := h.locked(ctx, func() error { return h.saveState(s) })
 		return text.T("%s is not good (%s); it waits for accel kernel confirm or rollback", s.New, reason), err
 	}
-	return text.T("%s is not good (%s); rebooting into %s", s.New, reason, s.Old), h.fail(ctx, s, reason)
+	return h.fail(ctx, s, reason)
 }
 
-// fail writes down why, and reboots into the old kernel.
-func (h *Host) fail(ctx context.Context, s *State, reason string) error {
+// fail writes down why, and reboots into the old kernel, unless somebody has
+// decided while the checks were made.
+func (h *Host) fail(ctx context.Context, s *State, reason string) (string, error) {
+	c, cancel := context.WithTimeout(ctx, waitForState)
+	defer cancel()
+	if unlock, err := h.Lock(c); err == nil {
+		defer unlock()
+	} else { // whoever has it hangs, or /run cannot be written to
+		h.Log.Error("waiting for another accel", "err", err)
+	}
+	if fresh, err := h.loadState(); err == nil {
+		if fresh == nil || fresh.Token != s.Token || fresh.settled() || fresh.Phase == RollingBack {
+			return text.T("somebody has decided about %s already", s.New), nil
+		}
+		*s = *fresh
+	}
 	s.Reason = reason
 	if err := h.enter(s, Failing); err != nil {
 		h.Log.Error("the reason could not be written down", "err", err)
 	}
-	return h.reboot(ctx, s)
+	return text.T("%s is not good (%s); rebooting into %s", s.New, reason, s.Old), h.reboot(ctx, s)
 }
 
 // reboot makes the one automatic reboot of an install, and only if GRUB will start
@@ -180,7 +199,8 @@ func (h *Host) goDown(ctx context.Context) error {
 			h.Log.Error("rebooting", "err", err)
 		}
 	}
-	return nil
+	// Of the deadline's service systemd makes a reboot of its own then.
+	return problem(tuning.ExitFailed, nil, text.T("the machine does not reboot"), text.T("Reboot by hand: systemctl --force --force reboot"))
 }
 
 // Deadline ends a trial that nobody has judged: it is called ten minutes after the
@@ -225,7 +245,7 @@ func Deadline(ctx context.Context, h *Host) (string, error) {
 	if s.Reason != "" {
 		reason = s.Reason
 	}
-	return text.T("%s is not good (%s); rebooting into %s", s.New, reason, s.Old), h.fail(ctx, s, reason)
+	return h.fail(ctx, s, reason)
 }
 
 // mounted: the directory is where it belongs, so that a missing file in it means

@@ -3,6 +3,7 @@ package bootkernel
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,8 +45,12 @@ func (h *Host) rollback(ctx context.Context, dryRun bool, face Face, res *Result
 		return err
 	}
 	defer t.Close()
-	res.Changed = true
 	now := running(t)
+	if s.Phase == Promoted && now != s.New && now != s.Old {
+		return problem(tuning.ExitFailed, nil, text.T("%s was made the default, and another kernel runs by now (%s): there is nothing to go back from", s.New, now),
+			text.T("To take a kernel away: accel kernel remove VERSION"))
+	}
+	res.Changed = true
 	if now == s.New {
 		res.Notes = append(res.Notes, text.T("the next boot starts %s", s.Old), text.T("%s runs now, so it can be taken away only after that: accel kernel remove %s", s.New, s.New))
 		if dryRun {
@@ -87,8 +92,20 @@ func (h *Host) rollback(ctx context.Context, dryRun bool, face Face, res *Result
 
 // strays removes files that a crash or a lost state left behind.
 func (h *Host) strays(res *Result) error {
+	t, err := h.tree()
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	names := []string{TrialFile, PinFile, KeepFile}
+	if pin, err := h.Files.ReadFile(PinFile); err == nil && ours(pin) {
+		if m := pinnedBeside.FindSubmatch(pin); m != nil && t.Exists("/boot/vmlinuz-"+string(m[1])) {
+			names = names[:1]
+			res.Notes = append(res.Notes, text.T("%s stays until %s is removed: without it that kernel might be the default, and accel no longer knows whether it works here", PinFile, m[1]))
+		}
+	}
 	found := false
-	for _, name := range []string{TrialFile, PinFile, KeepFile} {
+	for _, name := range names {
 		if h.ours(name) {
 			found = true
 			if err := h.remove(name); err != nil {
@@ -105,6 +122,9 @@ func (h *Host) strays(res *Result) error {
 	}
 	return nil
 }
+
+// pinnedBeside finds in a pin the kernel that it keeps from being started.
+var pinnedBeside = regexp.MustCompile(`(?m)^# the default beside (\S+)\.$`)
 
 // undo takes an install back while the old kernel runs. Each step may have been
 // done already.
@@ -397,7 +417,10 @@ func (h *Host) removeKernel(ctx context.Context, version string, dryRun bool, fa
 		return problem(tuning.ExitFailed, nil, text.T("%s is the only kernel that can be started", k.Release), text.T("Install another one first: accel kernel install"))
 	}
 	res.Changed = true
-	if s != nil && k.Release == s.New {
+	// With a later kernel running, the install is history: only this package goes,
+	// and the one that brings updates stays as it is.
+	history := s != nil && k.Release == s.New && s.Phase == Promoted && running(t) != s.Old
+	if s != nil && k.Release == s.New && !history {
 		if dryRun {
 			res.Notes = append(res.Notes, text.T("%s would be removed", k.Release))
 			return nil
@@ -432,6 +455,9 @@ func (h *Host) removeKernel(ctx context.Context, version string, dryRun bool, fa
 	h.Sync()
 	if err != nil {
 		return problem(tuning.ExitFailed, err, text.T("removing %s", k.Package), text.T("Mend the packages, and try again: apt-get -f install"))
+	}
+	if history {
+		return h.release(s, res)
 	}
 	return h.dropBackports(ctx)
 }

@@ -288,4 +288,15 @@ var zhKernel = Catalogue{
 	"writing GRUB's configuration anew":   "重新生成 GRUB 的配置",
 	"only root may read what GRUB starts": "只有 root 可以读取 GRUB 启动什么",
 	"writing down how far it got":         "记录进行到了哪一步",
+
+	"no gateway of a default route answers now, so it could not be told whether the network works with %s": "现在没有任何默认路由的网关应答，因此无法判断使用 %s 时网络是否可用",
+	"To judge by yourself after the reboot: accel kernel install --no-auto":                                "如要在重启后自行判断：accel kernel install --no-auto",
+	"GRUB cannot use %s": "GRUB 无法使用 %s",
+	"GRUB has a password (superusers) and might ask for it at the next boot, where nobody can type it":          "GRUB 设有密码（superusers），下次启动时可能要求输入，而那时无人能输入",
+	"Take the password away while the kernel is tried, or install the kernel with apt, with a console at hand.": "试用内核期间请去掉密码，或在有控制台的情况下用 apt 安装内核。",
+	"the machine does not reboot":                      "机器没有重启",
+	"Reboot by hand: systemctl --force --force reboot": "请手动重启：systemctl --force --force reboot",
+	"%s stays until %s is removed: without it that kernel might be the default, and accel no longer knows whether it works here": "%s 会保留到 %s 被删除为止：没有它，该内核可能成为默认内核，而 accel 已不知道它在本机是否可用",
+	"%s was made the default, and another kernel runs by now (%s): there is nothing to go back from":                             "%s 曾被设为默认内核，而现在运行的是另一个内核（%s）：没有可退回的安装",
+	"To take a kernel away: accel kernel remove VERSION":                                                                         "如要删除内核：accel kernel remove VERSION",
 }
