@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,17 +29,46 @@ func (a apt) cache(ctx context.Context, args ...string) (string, error) {
 
 func (h *Host) apt() apt { return apt{h: h} }
 
+// metas are the packages that bring the newest kernel of a flavour: the release's
+// own, and those of one branch of kernels that a release also has, such as
+// linux-image-6.12-cloud-amd64 in the security updates of Debian 12.
+func (a apt) metas(ctx context.Context, meta string) []string {
+	list := []string{meta}
+	flavour := strings.TrimPrefix(meta, "linux-image-")
+	said, err := a.cache(ctx, "pkgnames", "linux-image-")
+	if err != nil {
+		return list
+	}
+	for name := range strings.FieldsSeq(said) {
+		branch, ok := strings.CutSuffix(strings.TrimPrefix(name, "linux-image-"), "-"+flavour)
+		if ok && branchPattern.MatchString(branch) {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list[1:])
+	return list
+}
+
+var branchPattern = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+
 // offers asks apt what the distribution offers in a flavour, newest first. A
 // suite that is configured but not yet fetched offers nothing.
 func (a apt) offers(ctx context.Context, meta string) ([]Kernel, error) {
-	if meta == "" {
-		return nil, nil
+	var list []Kernel
+	for _, m := range a.metas(ctx, meta) {
+		some, err := a.offersOf(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, some...)
 	}
+	slices.SortStableFunc(list, func(a, b Kernel) int { return compareVersions(b.Version, a.Version) })
+	return list, nil
+}
+
+func (a apt) offersOf(ctx context.Context, meta string) ([]Kernel, error) {
 	said, err := a.cache(ctx, "madison", meta)
 	if err != nil {
-		if errors.Is(err, errRecorded) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	var list []Kernel
@@ -68,7 +98,6 @@ func (a apt) offers(ctx context.Context, meta string) ([]Kernel, error) {
 		k.Source = suite
 		list = append(list, *k)
 	}
-	slices.SortStableFunc(list, func(a, b Kernel) int { return compareVersions(b.Version, a.Version) })
 	return list, nil
 }
 

@@ -591,6 +591,8 @@ func (f *fakeHost) aptCache(args []string, peeked bool) (string, error) {
 			continue
 		}
 		switch args[0] {
+		case "pkgnames":
+			fmt.Fprintln(&out, o.name)
 		case "madison":
 			if o.name == args[1] {
 				fmt.Fprintf(&out, "%s | %s | http://mirror.example/debian %s/main amd64 Packages\n", o.name, o.version, o.suite)

@@ -97,9 +97,20 @@ func (h *Host) remove(name string) error {
 	return nil
 }
 
-// pin makes a kernel the default and verifies it. With keep, apt is kept from
-// taking that kernel away.
+// pin makes a kernel the default and verifies it, and keeps apt from taking that
+// kernel away.
 func (h *Host) pin(s *State, good, other string, installed bool) error {
+	if err := h.writePin(s, good, other, installed); err != nil {
+		return err
+	}
+	if err := h.updateGrub(); err != nil {
+		return err
+	}
+	return h.starts(good)
+}
+
+// writePin writes the files of a pin, and not grub.cfg.
+func (h *Host) writePin(s *State, good, other string, installed bool) error {
 	t, err := h.tree()
 	if err != nil {
 		return err
@@ -119,13 +130,7 @@ func (h *Host) pin(s *State, good, other string, installed bool) error {
 	if err := h.write(KeepFile, renderKeep(good), false); err != nil {
 		return err
 	}
-	if err := h.write(PinFile, renderPin(e, good, other, installed), false); err != nil {
-		return err
-	}
-	if err := h.updateGrub(); err != nil {
-		return err
-	}
-	return h.starts(good)
+	return h.write(PinFile, renderPin(e, good, other, installed), false)
 }
 
 // unpin gives the operator's GRUB_DEFAULT its say again. It does not write

@@ -223,7 +223,9 @@ func (h *Host) steps(ctx context.Context, s *State, plan *Plan, face Face) error
 	if err := h.enter(s, Arming); err != nil {
 		return err
 	}
-	if err := h.pin(s, s.Old, s.New, true); err != nil {
+	// The pin says the same as before, now that both kernels are there: trial has
+	// grub.cfg written and looks at it.
+	if err := h.writePin(s, s.Old, s.New, true); err != nil {
 		return err
 	}
 	if err := h.trial(ctx, s); err != nil {

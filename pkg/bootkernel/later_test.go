@@ -182,6 +182,34 @@ func TestSecondInstall(t *testing.T) {
 	}
 }
 
+// Debian 12 has a second branch of kernels in its security updates. It needs no
+// backports, and brings its own updates.
+func TestBranchOfTheRelease(t *testing.T) {
+	const branch, release, version = "linux-image-6.12-cloud-amd64", "6.12.117+deb12-cloud-amd64", "6.12.117-1~deb12u1"
+	f := newFakeHost(t)
+	f.offered = append(f.offered, fakeOffer{branch, version, "bookworm-security", "linux-image-" + release},
+		fakeOffer{"linux-image-" + release, version, "bookworm-security", ""},
+		fakeOffer{"linux-image-6.12-rt-amd64", version, "bookworm-security", "linux-image-6.12.117+deb12-rt-amd64"})
+	l, err := Kernels(t.Context(), f.host(), false)
+	if err != nil || len(l.Offers) != 2 || l.Offers[0].Release != release || l.Offers[0].Source != "bookworm-security" {
+		t.Fatalf("%+v, %v", l.Offers, err)
+	}
+	mustInstall(t, f, Request{Version: "6.12"})
+	f.boot()
+	if f.running() != release || f.packages[branch] != version || f.exists(BackportsFile) {
+		t.Errorf("running %s, packages %v", f.running(), f.packages)
+	}
+	for range 2 {
+		if _, err := Rollback(t.Context(), f.host(), false, Face{}); err != nil {
+			t.Fatal(err)
+		}
+		f.boot()
+	}
+	if len(f.packages) != 2 || f.running() != oldKernel {
+		t.Errorf("after rollback: running %s, packages %v", f.running(), f.packages)
+	}
+}
+
 func TestRemoveRefuses(t *testing.T) {
 	f := newFakeHost(t)
 	mustInstall(t, f, Request{Backports: true})
