@@ -129,7 +129,7 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 		d := Drift{Setting: r.ID(), Wanted: r.Wanted}
 		switch r.Kind {
 		case KindSysctl:
-			cur, err := h.Sysctl.Read(sysctl.Key(r.Name))
+			cur, err := s.current(Setting{Kind: r.Kind, Name: r.Name})
 			switch {
 			case errors.Is(err, sysctl.ErrMissing):
 				d.Live = text.T("no such key")

@@ -75,8 +75,7 @@ func (s *session) compare(wish *Setting, first bool) Step {
 
 // compareFloor completes the step of a setting that is at least something.
 func (s *session) compareFloor(wish *Setting, st Step) Step {
-	floor, cur := wish.Want, strings.Join(strings.Fields(*st.Current), " ") // tabs between the numbers
-	st.Current = &cur
+	floor, cur := wish.Want, *st.Current
 	r := s.st.record(wish.Kind, wish.Name)
 	if r != nil && !r.ours(cur) && (wish.Kind == KindRoute || len(r.Wrote) == 0) {
 		// Somebody made the route anew, or accel has not touched this yet: what
@@ -252,7 +251,8 @@ func (s *session) intendAllowed(algorithm string) {
 func (s *session) current(w Setting) (string, error) {
 	switch w.Kind {
 	case KindSysctl:
-		return s.h.Sysctl.Read(sysctl.Key(w.Name))
+		v, err := s.h.Sysctl.Read(sysctl.Key(w.Name))
+		return strings.Join(strings.Fields(v), " "), err // the kernel has tabs between numbers
 	case KindRoute:
 		name, m, _ := splitRoute(w.Name)
 		r := findRoute(s.routes, name)
