@@ -426,6 +426,9 @@ func (a *agent) sayStep(s tuning.Step) {
 		found = *s.Current
 	}
 	switch {
+	case s.Changed && found == s.Wanted:
+		a.last = text.T("healed %s: %s", s.Setting, s.Why)
+		a.say(logrus.InfoLevel, a.last)
 	case s.Changed:
 		a.last = text.T("healed %s: found %s, now %s", s.Setting, found, s.Wanted)
 		a.say(logrus.InfoLevel, a.last)

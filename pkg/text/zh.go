@@ -820,4 +820,6 @@ var zh = Catalogue{
 	"managed once a profile is enabled that sets metrics of routes":                             "启用会设置路由参数的方案后纳入管理",
 	"%d MiB of memory":                                                                          "%d MiB 内存",
 	"%s, and the route is there once more without it":                                           "%s，而且另有一条没有它的相同路由",
+	"the network configuration made the route once more: the two become one":                    "网络配置又建立了一次这条路由：两条合为一条",
+	"healed %s: %s": "已恢复 %s：%s",
 }

@@ -321,7 +321,7 @@ func (a *assessment) drift() {
 	if a.st == nil {
 		return
 	}
-	d, err := drifts(a.h, a.st)
+	d, err := drifts(a.h, a.st, false)
 	if err != nil {
 		a.note(err.Error())
 	}

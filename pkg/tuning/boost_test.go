@@ -373,3 +373,52 @@ func TestFirstStateVersion(t *testing.T) {
 		t.Error("the state has the old version")
 	}
 }
+
+// networkd appends its route anew beside the one with accel's metric: that one
+// counts still, so nothing is wrong with the host, and the agent makes one of
+// the two.
+func TestBoostTwins(t *testing.T) {
+	f := withBoost(newFakeHost())
+	f.links["eth1"].kind = "fq_codel"
+	before := f.seen()
+	mustEnable(t, f, Request{Profile: "boost"})
+	f.bootRoutes[0].InitialCwnd = 20 // the network has another wish by now
+	f.renew(true)
+	if !f.routes[0].Twin {
+		t.Fatal("the fake host has no twin")
+	}
+	if s := mustAssess(t, f); s.Verdict != Good || state(s, "route default dev eth0 metric 100 initcwnd") != StateSet {
+		t.Errorf("%s: %s %+v", s.Verdict, s.Reason, s.Settings)
+	}
+	if d, err := Drifts(t.Context(), f.host()); err != nil || len(d) != 2 {
+		t.Errorf("drift %v, %v", d, err)
+	}
+	res, err := Heal(t.Context(), f.host(), HealOptions{})
+	if err != nil || !res.Changed {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if r := f.routes[0]; r.Twin || r.InitialCwnd != 64 || r.InitialRwnd != 64 {
+		t.Errorf("after healing: %+v", r)
+	}
+	if d, err := Drifts(t.Context(), f.host()); err != nil || len(d) != 0 {
+		t.Errorf("after healing: drift %v, %v", d, err)
+	}
+	f.renew(true)
+	if res, err := Disable(t.Context(), f.host(), false); err != nil || len(res.Left) != 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	before.Routes[0].InitialCwnd = 20
+	if diff := cmp.Diff(before, f.seen()); diff != "" {
+		t.Errorf("after disable (-before +after):\n%s", diff)
+	}
+
+	// Twins of which none is accel's stay two, whoever made them.
+	f = withBoost(newFakeHost())
+	f.routes[0].InitialCwnd = 5
+	f.renew(true)
+	mine := f.seen().Routes
+	res = mustEnable(t, f, Request{Profile: "boost"})
+	if diff := cmp.Diff(mine, f.seen().Routes); diff != "" || res.Status.Routes[0].Managed {
+		t.Errorf("somebody's twins were changed:\n%s", diff)
+	}
+}

@@ -112,10 +112,13 @@ func Drifts(_ context.Context, h *Host) ([]Drift, error) {
 	if err != nil || st == nil {
 		return nil, err
 	}
-	return drifts(h, st)
+	return drifts(h, st, true)
 }
 
-func drifts(h *Host, st *State) ([]Drift, error) {
+// drifts compares. With twins, a route that was made once more beside the one
+// with accel's metric is drift, too: this one counts still, so it is nothing
+// but work for the agent.
+func drifts(h *Host, st *State, twins bool) ([]Drift, error) {
 	s := &session{h: h, st: st}
 	var out []Drift
 	treesErr := s.readTrees()
@@ -143,7 +146,7 @@ func drifts(h *Host, st *State) ([]Drift, error) {
 		case KindRoute:
 			w := Setting{Kind: r.Kind, Name: r.Name}
 			cur, err := s.current(w)
-			twin := len(r.Wrote) > 0 && s.twin(w)
+			twin := twins && len(r.Wrote) > 0 && s.twin(w)
 			if err != nil || r.had(cur) && !twin {
 				continue // not known, or the route is not there; or as wanted
 			}

@@ -93,6 +93,9 @@ func (s *session) compareFloor(wish *Setting, st Step) Step {
 	st.Wanted = wish.Want
 	switch {
 	case !sysctl.Equal(cur, wish.Want), s.twin(*wish):
+		if s.twin(*wish) {
+			st.Why = text.T("the network configuration made the route once more: the two become one")
+		}
 		s.intend(*wish, cur, cur)
 	case r != nil && r.ours(cur):
 		st.Action = Keep
