@@ -29,6 +29,8 @@ var pathComparisons = []comparison{
 	{"bbr-paper", "path", vm.Kernel612, 6, "cubic bbr --path bbr-paper --loss 0.001,0.01,0.1,0.5,1,2,5,10,20,30 --size 10M"},
 	// What people transfer, over what they have.
 	{"matrix", "path", vm.Kernel612, 6, "cubic bbr --path bbr-paper,pacific,home,mobile,satellite --size 640K --size 8M --size 25M"},
+	// The same against itself: no difference should be found (pkg/report).
+	{"same", "path", vm.Kernel612, 20, "bbr again --arm again=/arms/bbr-fq.conf --path home --size 640K"},
 	// Fairness: what is left to somebody else who shares the line.
 	{"fairness", "path", vm.Kernel612, 6, "cubic bbr --rate 20 --rtt 40 --loss 0 --queue 0.5x,1x,2x,4x --size 8M --against cubic"},
 }
