@@ -1,9 +1,11 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -244,6 +246,43 @@ func TestAAgainstA(t *testing.T) {
 			}
 			t.Logf("%s, %d rounds: %d of 200", name, n, claims)
 		}
+	}
+}
+
+// TestRecordedAgainstItself does the same with transfers that were measured: an
+// algorithm compared with itself.
+func TestRecordedAgainstItself(t *testing.T) {
+	data, err := os.ReadFile("../../docs/results/same.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := Load(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := Judge(run).Cells[0].Comparisons[0]; k.Outcome != NoDifference {
+		t.Errorf("as it was measured: %s", k.Sentence)
+	}
+	var all []float64
+	for _, x := range run.Transfers {
+		if !x.Finished || x.Error != "" {
+			t.Fatalf("%+v", x)
+		}
+		all = append(all, x.Seconds)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, n := range []int{5, 10, len(all) / 2} {
+		claims := 0
+		for range 200 {
+			r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			if only(t, timesRun(time.Minute, all[:n], all[n:2*n])).Outcome == Differs {
+				claims++
+			}
+		}
+		if claims > 18 {
+			t.Errorf("%d rounds: %d of 200 label shuffles claim a difference", n, claims)
+		}
+		t.Logf("%d rounds: %d of 200", n, claims)
 	}
 }
 
