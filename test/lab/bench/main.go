@@ -34,7 +34,7 @@ import (
 // the machine's own clock. On this computer's it is from half a minute to half an
 // hour.
 const (
-	shift = 150 * time.Second
+	shift = 400 * time.Second
 	limit = 50 * time.Minute
 	boots = 3
 )
