@@ -135,7 +135,7 @@ func (b bench) run(ctx context.Context) error {
 func (b bench) guest() vm.Guest {
 	return vm.Guest{
 		Kernel: b.kernel, OwnTime: true, Parameters: "mitigations=off",
-		Files: map[string]string{"/usr/bin/accel": b.accel, "/arms": "test/lab/bench/arms"},
+		Files: map[string]string{"/usr/bin/accel": b.accel, "/arms": "test/lab/bench/arms", "/candidates": "test/lab/bench/candidates"},
 	}
 }
 

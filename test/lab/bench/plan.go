@@ -57,6 +57,22 @@ var arms = []string{
 	"tuned-throughput", "ylx-johnrosen", "ylx-old", "ylx-radical",
 }
 
+// candidates are settings that were tried for the profile; their files say what
+// each is.
+var candidates = []string{
+	"iw20", "iw32", "iw45", "iw64", "iw90", "iw120",
+	"iw45-rto50", "iw45-rack", "iw45-reordering", "iw45-idle", "iw45-lowat", "iw45-mtu",
+}
+
+// files are the options that name arms from files of a directory.
+func files(dir string, names ...string) string {
+	var options []string
+	for _, n := range names {
+		options = append(options, fmt.Sprintf("--arm %s=%s", n, filepath.Join(dir, n+".conf")))
+	}
+	return strings.Join(options, " ")
+}
+
 // boostComparisons are those of the group boost. boost is the first arm, and so
 // the one that all others are compared with.
 func boostComparisons() []comparison {
@@ -65,6 +81,18 @@ func boostComparisons() []comparison {
 	for _, p := range boostPaths {
 		all = append(all, comparison{"boost-" + p.name, "boost", vm.Kernel61, 15, "boost bbr cubic " + p.options + " " + small})
 	}
+	// What was tried for the profile, alone and with the initial window.
+	tried := []struct{ name, options string }{
+		{"100mbit-40ms", "--rate 100 --rtt 40 --loss 0 --queue 2x --size 640K"},
+		{"20mbit-180ms-loss1", "--rate 20 --rtt 180 --loss 1 --queue 2x --size 640K"},
+		{"50mbit-40ms-loss2-shallow", "--rate 50 --rtt 40 --loss 2 --queue 0.25x --size 640K"},
+		{"last-mile", "--rate 2 --rtt 40 --loss 0 --queue 20 --size 64K --size 640K"},
+	}
+	for _, p := range tried {
+		all = append(all, comparison{"candidates-" + p.name, "boost", vm.Kernel61, 15, "bbr " + files("/candidates", candidates...) + " " + p.options})
+	}
+	all = append(all, comparison{"candidates-wmem", "boost", vm.Kernel61, 6,
+		files("/candidates", "iw45", "iw45-wmem16") + " --rate 100 --rtt 400 --loss 0 --queue 1x --size 25M"})
 	// What must not become worse.
 	all = append(all,
 		comparison{"worst-competing", "boost", vm.Kernel61, 15, "boost bbr --rate 20 --rtt 40 --loss 0 --queue 1x --size 640K --size 8M --against cubic"},
@@ -73,14 +101,9 @@ func boostComparisons() []comparison {
 		comparison{"worst-last-mile-competing", "boost", vm.Kernel61, 15, "boost bbr --rate 2 --rtt 40 --loss 0 --queue 20 --size 640K --against cubic"},
 		comparison{"lan", "boost", vm.Kernel61, 15, "boost bbr cubic --path lan --size 64K --size 640K --size 8M"},
 	)
-	var names, files []string
-	for _, a := range arms {
-		names = append(names, a)
-		files = append(files, fmt.Sprintf("--arm %s=%s", a, filepath.Join("/arms", a+".conf")))
-	}
 	for _, p := range boostPaths {
 		all = append(all, comparison{"arms-" + p.name, "boost", vm.Kernel61, 8,
-			fmt.Sprintf("boost %s %s %s --size 640K --size 8M", strings.Join(names, " "), strings.Join(files, " "), p.options)})
+			"boost " + files("/arms", arms...) + " " + p.options + " --size 640K --size 8M"})
 	}
 	for _, p := range boostPaths {
 		if p.trixie {

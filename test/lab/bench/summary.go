@@ -90,6 +90,17 @@ func (m means) geometric(key string) string {
 	return fmt.Sprintf("%.2f (%d cells)", math.Exp(sum/float64(len(m[key]))), len(m[key]))
 }
 
+// candidateResults are the comparisons of candidates.
+func candidateResults() []string {
+	var names []string
+	for _, c := range comparisons {
+		if strings.HasPrefix(c.name, "candidates-") {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
 // summarize writes boost.md: what the results of boost say together. Results
 // that are not there are said to be missing.
 func summarize(dir string) error {
@@ -157,6 +168,26 @@ func summarize(dir string) error {
 			fmt.Fprintf(&b, " |\n")
 		}
 		fmt.Fprintf(&b, "\nCells from 640 KB up whose whole interval against bbr lies below 0.97: %d.\n", below)
+	}
+
+	fmt.Fprintf(&b, "\n## Candidates\n\nWhat was tried, each beside plain bbr (wmem: beside the initial window alone).\n\n| path | size | setting | median | by the first | resent |\n|---|---|---|---|---|---|\n")
+	for _, name := range candidateResults() {
+		r := get(name)
+		if r == nil {
+			continue
+		}
+		for i := range r.Cells {
+			c := &r.Cells[i]
+			for a := range c.Arms {
+				ratio := "1"
+				for _, k := range c.Comparisons {
+					if k.Arm == a {
+						ratio = fmt.Sprintf("%.2f (%s)", c.Arms[0].Seconds.Median/c.Arms[a].Seconds.Median, k.Outcome)
+					}
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", strings.TrimPrefix(name, "candidates-"), size(c.Size), r.run.Plan.Arms[a].Name, seconds(c, a), ratio, share(c, a))
+			}
+		}
 	}
 
 	fmt.Fprintf(&b, "\n## Beside published tunings\n\nA loss is a cell in which an arm is faster than boost, after Holm's correction.\n\n| path | size | boost | fastest arm | losses to |\n|---|---|---|---|---|\n")
