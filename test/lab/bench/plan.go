@@ -28,7 +28,7 @@ var pathComparisons = []comparison{
 	// What people transfer, over what they have.
 	{"matrix", "path", vm.Kernel612, 6, "cubic bbr --path bbr-paper,pacific,home,mobile,satellite --size 640K --size 8M --size 25M"},
 	// The same against itself: no difference should be found (pkg/report).
-	{"same", "path", vm.Kernel612, 20, "bbr again --arm again=/arms/bbr-fq.conf --path home --size 640K"},
+	{"same", "path", vm.Kernel612, 60, "bbr again --arm again=/arms/bbr-fq.conf --path home --size 640K"},
 	// Fairness: what is left to somebody else who shares the line.
 	{"fairness", "path", vm.Kernel612, 6, "cubic bbr --rate 20 --rtt 40 --loss 0 --queue 0.5x,1x,2x,4x --size 8M --against cubic"},
 	// The test that forums copy: 640 MB over loopback with loss.
