@@ -11,8 +11,8 @@ import (
 )
 
 // stepDown gives back what only the start of this process needed: the parts of
-// the program that it read then, about 9 MB, of which a child uses less than
-// half again. They are unmapped, not lost: a mapping without an anonymous page
+// the program that it read then, about 9 MB, of which it uses less than half
+// again. They are unmapped, not lost: a mapping without an anonymous page
 // is as the file is, and comes back from there when it is needed.
 func stepDown() {
 	self, err := os.Readlink("/proc/self/exe")
