@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"os/signal"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
-	logrusslog "github.com/sirupsen/logrus/hooks/slog"
 
 	"accel/pkg/qdisc"
 	"accel/pkg/route"
@@ -136,7 +134,6 @@ type agent struct {
 func newAgent(h *tuning.Host, log *logrus.Logger) *agent {
 	host := *h
 	host.Service = nil // the agent does not ask systemd about itself
-	host.Log = slog.New(logrusslog.NewHandler(log, nil))
 	lock := h.Lock
 	host.Lock = func(ctx context.Context) (func(), error) {
 		wait, cancel := context.WithTimeout(ctx, lockTimeout)

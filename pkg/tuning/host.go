@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -37,7 +36,6 @@ type Host struct {
 	// context ends; the returned function unlocks.
 	Lock    func(ctx context.Context) (func(), error)
 	Service Service // nil: nobody re-applies, and nobody can be asked
-	Log     *slog.Logger
 }
 
 // Sysctls is the /proc/sys tree.
@@ -93,7 +91,6 @@ func Live() *Host {
 		Detect:  func() (*kernel.Facts, error) { return kernel.Detect("/") },
 		Now:     time.Now,
 		Lock:    LockFile(RuntimeDir + "/lock"),
-		Log:     slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -36,7 +35,6 @@ func Recorded(dir string) (*Host, error) {
 		Lock: func(context.Context) (func(), error) {
 			return nil, fmt.Errorf("a recorded host: %w", fs.ErrPermission)
 		},
-		Log: slog.New(slog.DiscardHandler),
 	}
 	var r recorded
 	if rec != nil {

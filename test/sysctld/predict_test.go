@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -231,7 +230,7 @@ func asHost(root string, of Choice) *tuning.Host {
 		Root: root, Recorded: true, Files: files.OS{Root: root}, Sysctl: sysctl.Tree{Root: filepath.Join(root, "proc/sys")},
 		Qdiscs: noQdiscs{}, Routes: noRoutes{}, Sockets: noSockets{},
 		Detect: func() (*kernel.Facts, error) { return &f, nil },
-		Now:    time.Now, Log: slog.New(slog.DiscardHandler),
+		Now:    time.Now,
 	}
 }
 
