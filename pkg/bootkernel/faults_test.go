@@ -266,3 +266,24 @@ func TestRebootsGoThroughGRUB(t *testing.T) {
 		}
 	}
 }
+
+// Somebody chose a third kernel in GRUB's menu: that is not called a failure of
+// the new one.
+func TestAnotherKernelWasStarted(t *testing.T) {
+	const third = "6.1.0-58-cloud-amd64"
+	f := newFakeHost(t)
+	mustInstall(t, f, Request{Backports: true})
+	f.unpack(third)
+	f.packages["linux-image-"+third] = "6.1.200-1"
+	f.updateGrub()
+	f.setEnv(map[string]string{})
+	f.put("/proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz-"+third+" root=UUID=u ro quiet\n")
+	f.put("/proc/sys/kernel/osrelease", third+"\n")
+	f.put("/proc/sys/kernel/random/boot_id", "another\n")
+	if _, err := Settle(t.Context(), f.host()); err != nil {
+		t.Fatal(err)
+	}
+	if story, err := Tell(f.host()); err != nil || !strings.Contains(story.Reason, third) || defaultOf(f) != oldKernel {
+		t.Errorf("%+v, %v", story, err)
+	}
+}

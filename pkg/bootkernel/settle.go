@@ -52,6 +52,9 @@ func Settle(ctx context.Context, h *Host) (string, error) {
 		if _, env, err := readMenu(t); err == nil && env["next_entry"] == trialID {
 			return text.T("%s was not started: the boot did not go through GRUB; it is still set for the next one", s.New), nil
 		}
+		if now != s.Old && s.Reason == "" {
+			s.Reason = text.T("another kernel was started (%s)", now)
+		}
 		return text.T("back on %s", now), h.locked(ctx, func() error { return h.fellBack(s) })
 	}
 	return "", nil
@@ -62,7 +65,7 @@ func (h *Host) fellBack(s *State) error {
 	if s.Reason == "" {
 		switch s.Phase {
 		case Armed:
-			s.Reason = text.T("it did not come up: a panic, no root file system, it hung and was reset, or another entry was chosen in GRUB's menu")
+			s.Reason = text.T("it did not come up: it could not be loaded, a panic, no root file system, it hung and was reset, or another entry was chosen in GRUB's menu")
 		default:
 			s.Reason = text.T("the machine went down before its checks were done")
 		}
