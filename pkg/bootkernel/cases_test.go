@@ -188,7 +188,7 @@ func FuzzParseMenu(f *testing.F) {
 			if found := m.Find(e.Name(), nil); found == nil && len(e.Path) == 1 && !e.submenu {
 				t.Errorf("%q is not found", e.Name())
 			}
-			renderTrial(e, "x", "y")
+			renderTrial(e, e, "x", "y")
 		}
 	})
 }

@@ -68,8 +68,11 @@ type fakeHost struct {
 	boots     []string // what was started, in order
 	unreached bool
 	broken    string // what is wrong with the network of this boot
-	shell     bool   // settings are read by a real shell
-	noInitrd  bool   // the disk runs full when the new kernel is installed
+	args      string // of the kernel's command line
+	// readOnlyEnv: GRUB cannot write to its environment block.
+	readOnlyEnv bool
+	shell       bool // settings are read by a real shell
+	noInitrd    bool // the disk runs full when the new kernel is installed
 }
 
 type fakeOffer struct{ name, version, suite, depends string }
@@ -88,6 +91,7 @@ func newFakeHost(t testing.TB) *fakeHost {
 			{"linux-image-" + oldKernel, oldDeb, "bookworm-security", ""},
 		},
 		kernels: map[string]behaviour{},
+		args:    "quiet",
 		facts: kernel.Facts{
 			Distribution: kernel.Distribution{ID: "debian", VersionID: "12", Name: "Debian GNU/Linux 12 (bookworm)", Codename: "bookworm"},
 			Systemd:      true, Arch: "x86_64",
@@ -408,10 +412,10 @@ function savedefault {
 		if flat {
 			indent = ""
 		} else if i == 0 {
-			entry("", "Debian GNU/Linux", "gnulinux-simple-u", r, "quiet")
+			entry("", "Debian GNU/Linux", "gnulinux-simple-u", r, f.args)
 			b.WriteString("submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-advanced-u' {\n")
 		}
-		entry(indent, "Debian GNU/Linux, with Linux "+r, "gnulinux-"+r+"-advanced-u", r, "quiet")
+		entry(indent, "Debian GNU/Linux, with Linux "+r, "gnulinux-"+r+"-advanced-u", r, f.args)
 		entry(indent, "Debian GNU/Linux, with Linux "+r+" (recovery mode)", "gnulinux-"+r+"-recovery-u", r, "single")
 	}
 	if !flat && len(releases) > 0 {
@@ -448,8 +452,12 @@ func (f *fakeHost) boot() {
 		want := m.Default
 		if next := env["next_entry"]; next != "" {
 			want = next
-			env["next_entry"] = ""
-			f.setEnv(env)
+			if !f.readOnlyEnv {
+				env["next_entry"] = ""
+				f.setEnv(env)
+			} else if next == trialID { // as its entry says
+				want = m.Ordinary(oldKernel).Name()
+			}
 		}
 		e := m.Find(want, env)
 		if e == nil {

@@ -287,3 +287,38 @@ func TestAnotherKernelWasStarted(t *testing.T) {
 		t.Errorf("%+v, %v", story, err)
 	}
 }
+
+// GRUB leaves the one-time entry set, since it cannot write to its disk: its own
+// entry sees that and starts the old kernel, and accel takes the trial back.
+func TestGrubCannotWrite(t *testing.T) {
+	f := newFakeHost(t)
+	mustInstall(t, f, Request{Backports: true})
+	data := f.get(grubConfig)
+	_, entry, _ := strings.Cut(data, "'accel-trial' {")
+	before, after, ok := strings.Cut(entry, "\nelse\n")
+	if !ok || !strings.Contains(before, "load_env next_entry") || !strings.Contains(before, "vmlinuz-"+oldKernel) ||
+		strings.Contains(before, "accel.trial=") || !strings.Contains(after, "vmlinuz-"+newKernel) || strings.Contains(after, oldKernel) {
+		t.Fatalf("%s", entry)
+	}
+	f.readOnlyEnv = true
+	f.boots = nil
+	f.boot()
+	if f.running() != oldKernel || len(f.boots) != 1 || phase(t, f) != FellBack || f.env()["next_entry"] != "" {
+		t.Fatalf("booted %q, phase %s, env %v", f.boots, phase(t, f), f.env())
+	}
+	if story, err := Tell(f.host()); err != nil || !strings.Contains(story.Summary, "GRUB cannot write") {
+		t.Errorf("%+v, %v", story, err)
+	}
+}
+
+func TestCommandLineThatTakesNothing(t *testing.T) {
+	f := newFakeHost(t)
+	f.args = "quiet -- 3"
+	f.updateGrub()
+	if _, err := Install(t.Context(), f.host(), Request{Backports: true}, Face{}); err == nil || !strings.Contains(err.Error(), "command line") {
+		t.Errorf("%v", err)
+	}
+	if f.packages[newImage] != "" || f.exists(PinFile) {
+		t.Error("not undone")
+	}
+}

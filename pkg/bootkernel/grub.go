@@ -425,30 +425,49 @@ func renderPin(good *Entry, goodRelease, otherRelease string, installed bool) []
 // an initial ramdisk that finds no root file system, reboot. If GRUB cannot even
 // load the kernel (a signature that is refused, a file that is gone) the machine
 // reboots too, where an ordinary entry would wait for a key.
-func renderTrial(ordinary *Entry, release, token string) []byte {
+//
+// A GRUB that cannot write to its disk leaves the one-time entry set and would start
+// it at every boot. It can see that by itself: it reads the block again, and starts
+// the old kernel where the entry is still set.
+func renderTrial(old, ordinary *Entry, release, token string) []byte {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n" + written + "It makes the entry that starts\n# Linux " + release + " once. accel kernel rollback removes it.\nset -e\n")
 	fmt.Fprintf(&b, "[ -e %s ] || exit 0\n", quote("/boot/vmlinuz-"+release))
 	b.WriteString("cat <<'ACCEL'\n")
 	fmt.Fprintf(&b, "menuentry %s $menuentry_id_option '%s' {\n", quote("accel: Linux "+release+", once"), trialID)
-	for _, line := range ordinary.Body {
-		trimmed := strings.TrimSpace(line)
-		words := strings.Fields(trimmed)
+	b.WriteString("set next_entry=\nload_env next_entry\nif [ \"${next_entry}\" ]; then\n\techo 'accel: GRUB cannot write to its disk; starting the kernel that works'\n")
+	for _, line := range plainLines(old) {
+		b.WriteString("\t" + line + "\n")
+	}
+	b.WriteString("else\n")
+	for _, line := range plainLines(ordinary) {
+		word, _, _ := strings.Cut(strings.ReplaceAll(line, "\t", " "), " ")
 		switch {
-		case len(words) == 0, words[0] == "savedefault", words[0] == "recordfail":
-			continue
-		case strings.HasPrefix(words[0], "linux"):
+		case strings.HasPrefix(word, "linux"):
 			// rd.*: an initial ramdisk that dracut made (dracut.cmdline(7)).
-			trimmed += fmt.Sprintf(" panic=%d rd.shell=0 rd.emergency=reboot %s=%s", panicSeconds, trialOption, token)
+			line += fmt.Sprintf(" panic=%d rd.shell=0 rd.emergency=reboot %s=%s", panicSeconds, trialOption, token)
 			fallthrough
-		case strings.HasPrefix(words[0], "initrd"):
-			fmt.Fprintf(&b, "\tif %s; then\n\t\tset accel_loaded=y\n\telse\n\t\techo 'accel: this kernel cannot be loaded; starting the other one'\n\t\tsleep 5\n\t\treboot\n\tfi\n", trimmed)
+		case strings.HasPrefix(word, "initrd"):
+			fmt.Fprintf(&b, "\tif %s; then\n\t\tset accel_loaded=y\n\telse\n\t\techo 'accel: this kernel cannot be loaded; starting the other one'\n\t\tsleep 5\n\t\treboot\n\tfi\n", line)
 		default:
-			b.WriteString("\t" + trimmed + "\n")
+			b.WriteString("\t" + line + "\n")
 		}
 	}
-	b.WriteString("}\nACCEL\n")
+	b.WriteString("fi\n}\nACCEL\n")
 	return []byte(b.String())
+}
+
+// plainLines are the lines of an entry, without those that write to GRUB's
+// environment block.
+func plainLines(e *Entry) []string {
+	var out []string
+	for _, line := range e.Body {
+		line = strings.TrimSpace(line)
+		if line != "" && line != "savedefault" && line != "recordfail" {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 // quote quotes for a POSIX shell and for GRUB's.

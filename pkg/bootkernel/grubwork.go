@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"accel/pkg/text"
 	"accel/pkg/tuning"
@@ -167,10 +169,19 @@ func (h *Host) trial(ctx context.Context, s *State) error {
 	case len(e.Initrd) == 0:
 		return problem(tuning.ExitFailed, nil, text.T("GRUB would start %s without an initial ramdisk, and it could not find its disk", s.New), text.T("Look at what this says: update-initramfs -u -k %s", s.New))
 	}
+	old := m.Ordinary(s.Old)
+	if old == nil {
+		return problem(tuning.ExitFailed, nil, text.T("GRUB's menu has no entry for %s", s.Old), text.T("Write it anew: update-grub"))
+	}
+	// What stands after "--" goes to init, and a kernel takes 2048 characters
+	// (COMMAND_LINE_SIZE): neither panic= nor the mark of the trial would be seen.
+	if slices.Contains(strings.Fields(e.Args), "--") || len(e.Args) > maxArgs {
+		return problem(tuning.ExitFailed, nil, text.T("nothing can be added to the kernel's command line: it is too long, or has arguments for init (--)"), text.T("Look at GRUB_CMDLINE_LINUX in /etc/default/grub."))
+	}
 	if err := h.makeDirs(s, TrialFile); err != nil {
 		return err
 	}
-	if err := h.write(TrialFile, renderTrial(e, s.New, s.Token), true); err != nil {
+	if err := h.write(TrialFile, renderTrial(old, e, s.New, s.Token), true); err != nil {
 		return err
 	}
 	if err := h.updateGrub(); err != nil {
@@ -189,6 +200,9 @@ func (h *Host) trial(ctx context.Context, s *State) error {
 	}
 	return h.setOnce(trialID)
 }
+
+// maxArgs leaves room for what accel adds, and for BOOT_IMAGE=, which GRUB adds.
+const maxArgs = 1700
 
 // setOnce sets the one-time entry, or clears it, and verifies it.
 func (h *Host) setOnce(id string) error {

@@ -49,8 +49,8 @@ func Settle(ctx context.Context, h *Host) (string, error) {
 	case now == s.New && s.Phase == Promoting:
 		return text.T("%s is the default now", s.New), h.promoteLocked(ctx)
 	case now != s.New && s.waiting() && bootID(t) != s.BootID:
-		if _, env, err := readMenu(t); err == nil && env["next_entry"] == trialID {
-			return text.T("%s was not started: the boot did not go through GRUB; it is still set for the next one", s.New), nil
+		if _, env, err := readMenu(t); err == nil && env["next_entry"] == trialID && s.Reason == "" {
+			s.Reason = text.T("it was never started: GRUB cannot write to its disk, or the boot did not go through GRUB")
 		}
 		if now != s.Old && s.Reason == "" {
 			s.Reason = text.T("another kernel was started (%s)", now)
@@ -76,6 +76,9 @@ func (h *Host) fellBack(s *State) error {
 	}
 	// What follows only tidies the menu: the pin is there and decides. Should it
 	// not be, it is made anew.
+	if err := h.clearOnce(); err != nil {
+		return err
+	}
 	if err := h.remove(TrialFile); err != nil {
 		return err
 	}
