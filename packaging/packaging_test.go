@@ -64,6 +64,7 @@ var fixed = []string{
 	"lrwxrwxrwx root/root /usr/lib/systemd/system/sysinit.target.wants/accel-kernel-deadline.timer -> ../accel-kernel-deadline.timer",
 	"-rw-r--r-- root/root /usr/share/bash-completion/completions/accel",
 	"-rw-r--r-- root/root /usr/share/doc/accel/README.md",
+	"-rw-r--r-- root/root /usr/share/doc/accel/README.zh.md",
 	"-rw-r--r-- root/root /usr/share/doc/accel/changelog.gz",
 	"-rw-r--r-- root/root /usr/share/doc/accel/copyright",
 	"-rw-r--r-- root/root /usr/share/lintian/overrides/accel",
