@@ -26,6 +26,9 @@ var plainFilesystems = []string{"ext2", "ext3", "ext4", "xfs"}
 // Units are the parts of accel that judge a new kernel after its first boot.
 var units = []string{"accel-kernel.service", "accel-kernel-deadline.service", "accel-kernel-deadline.timer"}
 
+// program is what the units run.
+const program = "/usr/bin/accel"
+
 func impossible(sentence, next string) error {
 	return problem(tuning.ExitImpossible, nil, sentence, next)
 }
@@ -88,6 +91,10 @@ func (h *Host) hostCheck(t *kernel.Tree, f *kernel.Facts) error {
 	if !f.Systemd {
 		return impossible(text.T("systemd is not running here, so nobody would look after the new kernel when it has booted"),
 			text.T("Install the kernel with apt and try it by hand, with a console at hand."))
+	}
+	if !t.Exists(program) {
+		return problem(tuning.ExitFailed, nil, text.T("%s is not installed, so nobody would look after the new kernel when it has booted", program),
+			text.T("Install accel's package, which brings it."))
 	}
 	for _, u := range units {
 		switch {

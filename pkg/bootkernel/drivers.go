@@ -43,7 +43,13 @@ func neededDrivers(t *kernel.Tree, f *kernel.Facts) []driver {
 	if fstype != "" && fstype != "overlay" {
 		add(driver{[]string{fstype}, "the root file system", true})
 	}
-	for _, disk := range disks(t, device) {
+	found := disks(t, device)
+	if len(found) == 0 { // btrfs has no device number of its own: its source leads there
+		if number := read(t, "/sys/class/block/"+path.Base(mountSource(t, "/"))+"/dev"); number != "" {
+			found = disks(t, number)
+		}
+	}
+	for _, disk := range found {
 		for _, d := range deviceDrivers(t, disk.dir) {
 			add(driver{d, "the root disk " + disk.name, true})
 		}
@@ -96,6 +102,19 @@ func mountOf(t *kernel.Tree, dir string) (device, fstype string) {
 		}
 	}
 	return device, fstype
+}
+
+// mountSource is what is mounted on a directory: "/dev/vda2".
+func mountSource(t *kernel.Tree, dir string) string {
+	source := ""
+	for line := range strings.Lines(read(t, "/proc/self/mountinfo")) {
+		before, after, ok := strings.Cut(line, " - ")
+		f, s := strings.Fields(before), strings.Fields(after)
+		if ok && len(f) >= 5 && len(s) >= 2 && f[4] == dir {
+			source = s[1] // the last one is on top
+		}
+	}
+	return source
 }
 
 // disk is a block device that is not made of others.

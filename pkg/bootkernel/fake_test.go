@@ -114,6 +114,7 @@ func newFakeHost(t testing.TB) *fakeHost {
 		"/usr/bin/apt-get":                                   "",
 		"/usr/bin/dpkg":                                      "",
 		"/usr/bin/grub-editenv":                              "",
+		"/usr/bin/accel":                                     "",
 		"/usr/sbin/update-grub":                              "",
 		"/var/lib/accel/.keep":                               "",
 		"/var/cache/apt/archives/.keep":                      "",

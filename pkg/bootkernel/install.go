@@ -518,6 +518,18 @@ func (h *Host) choose(ctx context.Context, t *kernel.Tree, f *kernel.Facts, req 
 	if err != nil {
 		return nil, problem(tuning.ExitFailed, err, text.T("asking apt what there is"), text.T("Look whether the mirror can be reached: apt-get update"))
 	}
+	if flavour := strings.TrimPrefix(req.Version, "linux-image-"); flavourPattern.MatchString(flavour) {
+		// The newest of another flavour, by the package that brings it.
+		if offers, err = a.offersOf(ctx, "linux-image-"+flavour); err != nil {
+			return nil, problem(tuning.ExitFailed, err, text.T("asking apt what there is"), text.T("Look whether the mirror can be reached: apt-get update"))
+		}
+		slices.SortStableFunc(offers, func(a, b Kernel) int { return compareVersions(b.Version, a.Version) })
+		for _, o := range offers {
+			if req.Backports == strings.HasSuffix(o.Source, "-backports") {
+				return onDisk(&o, installed), nil
+			}
+		}
+	}
 	if req.Version != "" {
 		return h.named(ctx, a, req.Version, installed, offers)
 	}
@@ -542,6 +554,9 @@ func (h *Host) choose(ctx context.Context, t *kernel.Tree, f *kernel.Facts, req 
 	}
 	return onDisk(best, installed), nil
 }
+
+// flavourPattern is a kernel by its flavour: "amd64", "cloud-amd64", "6.12-amd64".
+var flavourPattern = regexp.MustCompile(`^([0-9]+\.[0-9]+-)?((cloud|rt)-)?(amd64|arm64)$`)
 
 // onDisk marks an offer that is installed already.
 func onDisk(k *Kernel, installed []Kernel) *Kernel {

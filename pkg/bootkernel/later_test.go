@@ -395,3 +395,27 @@ func TestState(t *testing.T) {
 		t.Errorf("a boot that is no trial: %v", err)
 	}
 }
+
+// A kernel by its flavour, and a root on btrfs whose disk has a driver all the
+// same.
+func TestFlavourAndBtrfsRoot(t *testing.T) {
+	f := newFakeHost(t)
+	const image = "linux-image-6.1.0-58-amd64"
+	f.offered = append(f.offered, fakeOffer{"linux-image-amd64", "6.1.200-1", "bookworm-security", image}, fakeOffer{image, "6.1.200-1", "bookworm-security", ""})
+	res := mustInstall(t, f, Request{Version: "linux-image-amd64"})
+	if res.Plan.Kernel.Release != "6.1.0-58-amd64" || f.packages["linux-image-amd64"] != "6.1.200-1" {
+		t.Errorf("%+v, %v", res.Plan.Kernel, f.packages)
+	}
+	f = newFakeHost(t)
+	f.put("/proc/self/mountinfo", "22 1 0:33 / / rw - btrfs /dev/vda1 rw\n23 22 254:1 / /boot rw - ext4 /dev/vda1 rw\n")
+	f.put("/sys/devices/pci0/virtio2/block/vda/vda1/dev", "254:1\n")
+	f.link("/sys/class/block/vda1", "../../devices/pci0/virtio2/block/vda/vda1")
+	tree, err := f.host().tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	if needed := neededDrivers(tree, &f.facts); !slices.ContainsFunc(needed, func(d driver) bool { return slices.Contains(d.Names, "virtio_blk") && d.Root }) {
+		t.Errorf("%+v", needed)
+	}
+}

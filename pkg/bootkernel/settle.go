@@ -197,7 +197,7 @@ func (h *Host) goDown(ctx context.Context) error {
 	h.Sync()
 	for i, args := range [][]string{{"--no-block", "reboot"}, {"--force", "reboot"}, {"--force", "--force", "reboot"}} {
 		if i > 0 {
-			if err := h.Sleep(ctx, 90*time.Second); err != nil {
+			if err := h.Sleep(ctx, patience[i-1]); err != nil {
 				return err // stopped, because the machine goes down
 			}
 		}
@@ -208,6 +208,10 @@ func (h *Host) goDown(ctx context.Context) error {
 	// Of the deadline's service systemd makes a reboot of its own then.
 	return problem(tuning.ExitFailed, nil, text.T("the machine does not reboot"), text.T("Reboot by hand: systemctl --force --force reboot"))
 }
+
+// patience is how long an orderly reboot may take, databases and all, and a forced
+// one. Together it is less than what systemd gives the deadline's service.
+var patience = []time.Duration{5 * time.Minute, 90 * time.Second}
 
 // Deadline ends a trial that nobody has judged: it is called ten minutes after the
 // boot of an untried kernel, whatever state the host is in.
