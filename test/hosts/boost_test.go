@@ -22,12 +22,11 @@ func TestBoostBookworm(t *testing.T) {
 	m := vm.Whole(t, vm.Bookworm, vm.Options{})
 	// The network of these machines has no way out, and its DHCP server tells of
 	// no router: dhclient is to know one.
-	const anew = "systemd-run -q --wait sh -c 'ifdown --force eth0; ifup eth0'"
-	m.MustRun(t, "echo 'supersede routers 10.0.2.2;' >> /etc/dhcp/dhclient.conf && "+anew)
+	const lease = "dhclient -4 -1 -pf /run/dhclient.eth0.pid -lf /var/lib/dhcp/dhclient.eth0.leases -I eth0"
+	m.MustRun(t, "echo 'supersede routers 10.0.2.2;' >> /etc/dhcp/dhclient.conf && kill $(cat /run/dhclient.eth0.pid) && "+lease)
 	boosted(t, m, map[string]string{
-		// What dhclient does when it has restarted: it asks for its lease again.
-		"renewal": "dhclient -4 -1 -pf /run/dhclient.eth0.pid -lf /var/lib/dhcp/dhclient.eth0.leases -I eth0",
-		"anew":    anew,
+		"renewal": "kill $(cat /run/dhclient.eth0.pid); " + lease,
+		"anew":    "kill $(cat /run/dhclient.eth0.pid); ip -4 route del default; " + lease,
 	})
 }
 
