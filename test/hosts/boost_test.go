@@ -37,10 +37,10 @@ func TestBoostTrixie(t *testing.T) {
 	m := vm.Whole(t, vm.Trixie, vm.Options{MemoryMB: 512, CPUs: 1})
 	// The network of these machines has no way out, and its DHCP server tells of
 	// no router: networkd gets a provider of its own, at the other end of a pair
-	// of links. The lease is short.
+	// of links. Its lease is long: only the steps below have it renewed.
 	m.MustRun(t, `cd /etc/systemd/network
 printf '[NetDev]\nName=isp\nKind=veth\n[Peer]\nName=up0\n' > 20-isp.netdev
-printf '[Match]\nName=isp\n[Network]\nAddress=10.98.0.1/24\nDHCPServer=yes\nLinkLocalAddressing=no\n[DHCPServer]\nEmitRouter=yes\nDefaultLeaseTimeSec=120\n' > 20-isp.network
+printf '[Match]\nName=isp\n[Network]\nAddress=10.98.0.1/24\nDHCPServer=yes\nLinkLocalAddressing=no\n[DHCPServer]\nEmitRouter=yes\nDefaultLeaseTimeSec=3600\n' > 20-isp.network
 printf '[Match]\nName=up0\n[Network]\nDHCP=ipv4\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n' > 21-up0.network
 networkctl reload`)
 	m.Eventually(t, time.Minute, "ip -4 route show default | grep -q 'proto dhcp'")
