@@ -405,7 +405,7 @@ func (m *Machine) Reboot(t testing.TB) {
 	t.Helper()
 	if m.whole.opts.Boot != "" {
 		m.MustRun(t, "systemctl --no-block reboot")
-		m.AwaitBoot(t, offLimit+wholeBoot)
+		m.AwaitBoot(t, offLimit+2*wholeBoot) // GRUB and the firmware take their time too
 		return
 	}
 	before := m.MustRun(t, "cat /proc/sys/kernel/random/boot_id")
