@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,11 +53,14 @@ networkctl reload`)
 }
 
 // routes is all that the kernel tells about the routes of a machine, but for
-// what moves by itself.
+// what moves by itself. Sorted, since links have the order of their appearance in
+// a boot.
 func routes(t *testing.T, m *vm.Machine) string {
 	t.Helper()
 	all := m.MustRun(t, "ip -4 -d route show table all && ip -6 -d route show table all")
-	return expiry.ReplaceAllString(all, "expires Nsec")
+	sorted := lines(expiry.ReplaceAllString(all, "expires Nsec"))
+	slices.Sort(sorted)
+	return strings.Join(sorted, "\n")
 }
 
 var (

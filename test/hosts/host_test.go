@@ -320,6 +320,7 @@ func look(t *testing.T, m *vm.Machine) world {
 	}
 	slices.Sort(w.sysctls)
 	w.qdiscs = lines(refcnt.ReplaceAllString(m.MustRun(t, "tc -d qdisc show"), ""))
+	slices.Sort(w.qdiscs) // by links, whose order is that of their appearance in a boot
 	// An empty directory of accel's own is no change.
 	const list = `find %[1]s -mindepth 1 -exec stat -c '%%N %%F %%a %%u:%%g' {} + && find %[1]s -type f -exec sha256sum {} +`
 	w.etc = lines(m.MustRun(t, fmt.Sprintf(list, "/etc")))
