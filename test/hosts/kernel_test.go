@@ -251,7 +251,6 @@ func TestKernelBroken(t *testing.T) {
 		disk   *vm.Disk
 		hangs  bool
 		reason string
-		boots  []string // of the new kernel and the old one
 	}
 	var list []broken
 	for _, b := range []struct {
