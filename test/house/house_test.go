@@ -152,7 +152,7 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 
 // elsewhere names where packages come from on one machine; such a name has no
 // place in the source, which takes it from the machine it runs on.
-var elsewhere = regexp.MustCompile(`(?i)https?://[a-z0-9.-]*(debian\.org/debian|proxy\.golang\.org|registry\.npmjs\.org|/repository/)|` + `/` + `work/`)
+var elsewhere = regexp.MustCompile(`(?i)\b(deb|security|ftp)\.debian\.org\b|https?://[a-z0-9.-]*(debian\.org/debian|proxy\.golang\.org|registry\.npmjs\.org|/repository/)|` + `/` + `work/`)
 
 func TestNoRegistryHosts(t *testing.T) {
 	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {

@@ -27,10 +27,10 @@ import (
 // archiveAddress is where machines find the archive.
 const archiveAddress = "10.0.2.100"
 
-// ArchiveURL is what machines know it by: the address that Debian's installer
-// writes, which their /etc/hosts leads to archiveAddress.
+// ArchiveURL is what machines know it by; their /etc/hosts leads to
+// archiveAddress.
 const (
-	archiveHost = "deb.debian.org"
+	archiveHost = "archive.example"
 	ArchiveURL  = "http://" + archiveHost
 )
 
