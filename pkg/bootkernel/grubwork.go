@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,16 +26,25 @@ func (h *Host) updateGrub() error {
 	return nil
 }
 
-// starts checks that GRUB, without a one-time entry, starts the release.
-func (h *Host) starts(release string) error {
+// menu reads what GRUB will do as things are now.
+func (h *Host) menu() (*Menu, map[string]string, error) {
 	t, err := h.tree()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer t.Close()
 	m, env, err := readMenu(t)
 	if err != nil {
-		return problem(tuning.ExitFailed, err, text.T("reading GRUB's configuration"), text.T("Write it anew: update-grub"))
+		return nil, nil, problem(tuning.ExitFailed, err, text.T("reading GRUB's configuration"), text.T("Write it anew: update-grub"))
+	}
+	return m, env, nil
+}
+
+// starts checks that GRUB, without a one-time entry, starts the release.
+func (h *Host) starts(release string) error {
+	m, env, err := h.menu()
+	if err != nil {
+		return err
 	}
 	if len(m.Strange) > 0 {
 		return problem(tuning.ExitFailed, nil, text.T("something besides GRUB_DEFAULT decides what GRUB starts: %s", m.Strange[0]),
@@ -74,7 +85,7 @@ func (h *Host) makeDirs(s *State, names ...string) error {
 }
 
 func (h *Host) write(name string, data []byte, executable bool) error {
-	perm := 0o644
+	perm := fs.FileMode(0o644)
 	if executable {
 		perm = 0o755
 	}
@@ -82,7 +93,7 @@ func (h *Host) write(name string, data []byte, executable bool) error {
 	if err == nil && !ours(old) {
 		return problem(tuning.ExitFailed, nil, text.T("%s was not written by accel", name), text.T("Move it away and try again."))
 	}
-	if err := h.Files.WriteFile(name, data, modeOf(perm)); err != nil {
+	if err := h.Files.WriteFile(name, data, perm); err != nil {
 		return problem(tuning.ExitFailed, err, text.T("writing %s", name), tuning.FileHint(err, name))
 	}
 	return nil
@@ -113,14 +124,9 @@ func (h *Host) pin(s *State, good, other string, installed bool) error {
 
 // writePin writes the files of a pin, and not grub.cfg.
 func (h *Host) writePin(s *State, good, other string, installed bool) error {
-	t, err := h.tree()
+	m, _, err := h.menu()
 	if err != nil {
 		return err
-	}
-	defer t.Close()
-	m, _, err := readMenu(t)
-	if err != nil {
-		return problem(tuning.ExitFailed, err, text.T("reading GRUB's configuration"), text.T("Write it anew: update-grub"))
 	}
 	e := m.Ordinary(good)
 	if e == nil {
@@ -153,14 +159,9 @@ func (h *Host) unpin(s *State) error {
 
 // trial makes the entry for the one start, and sets it.
 func (h *Host) trial(ctx context.Context, s *State) error {
-	t, err := h.tree()
+	m, _, err := h.menu()
 	if err != nil {
 		return err
-	}
-	defer t.Close()
-	m, _, err := readMenu(t)
-	if err != nil {
-		return problem(tuning.ExitFailed, err, text.T("reading GRUB's configuration"), text.T("Write it anew: update-grub"))
 	}
 	e := m.Ordinary(s.New)
 	switch {
@@ -190,9 +191,9 @@ func (h *Host) trial(ctx context.Context, s *State) error {
 	if err := h.starts(s.Old); err != nil {
 		return err
 	}
-	m, _, err = readMenu(t)
+	m, _, err = h.menu()
 	if err != nil {
-		return problem(tuning.ExitFailed, err, text.T("reading GRUB's configuration"), text.T("Write it anew: update-grub"))
+		return err
 	}
 	if e := m.Trial(); e.Release() != s.New || len(e.Initrd) == 0 {
 		return problem(tuning.ExitFailed, nil, text.T("the entry that starts %s once is not in GRUB's menu, although its configuration was written anew", s.New),
@@ -248,5 +249,5 @@ func (h *Host) clearOnce() error {
 // (apt.conf(5), APT::NeverAutoRemove).
 func renderKeep(release string) []byte {
 	return fmt.Appendf(nil, "%sIt keeps apt from taking away Linux\n# %s, which the host needs while a newer one is tried.\nAPT::NeverAutoRemove { \"^linux-image-%s$\"; };\n",
-		written, release, escapePattern(release))
+		written, release, regexp.QuoteMeta(release))
 }

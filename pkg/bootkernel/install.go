@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io/fs"
 	"path"
 	"regexp"
 	"slices"
@@ -82,11 +81,7 @@ func Install(ctx context.Context, h *Host, req Request, face Face) (*Result, err
 		}
 		return res, err
 	}
-	err := h.locked(ctx, func() error { return h.install(ctx, req, face, res) })
-	if story, serr := h.story(); serr == nil {
-		res.Story = story
-	}
-	return res, err
+	return h.finish(ctx, res, func() error { return h.install(ctx, req, face, res) })
 }
 
 func (h *Host) install(ctx context.Context, req Request, face Face, res *Result) error {
@@ -143,9 +138,9 @@ func (h *Host) newState(ctx context.Context, plan *Plan, old *State) (*State, er
 		return nil, err
 	}
 	defer t.Close()
-	m, _, err := readMenu(t)
+	m, _, err := h.menu()
 	if err != nil {
-		return nil, problem(tuning.ExitFailed, err, text.T("reading GRUB's configuration"), text.T("Write it anew: update-grub"))
+		return nil, err
 	}
 	s := &State{
 		Version: stateVersion, Token: rand.Text()[:16], Since: h.Now().UTC(), Auto: plan.Auto, Old: plan.Old, New: plan.Kernel.Release,
@@ -609,10 +604,6 @@ func (h *Host) ours(name string) bool {
 	data, err := h.Files.ReadFile(name)
 	return err == nil && ours(data)
 }
-
-func modeOf(perm int) fs.FileMode { return fs.FileMode(perm) }
-
-func escapePattern(s string) string { return regexp.QuoteMeta(s) }
 
 // day prints a time for people.
 func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }

@@ -347,12 +347,7 @@ const panicKey sysctl.Key = "kernel/panic"
 // startsAtLeast: by itself GRUB starts this release, or a later one that came
 // meanwhile, but not the one that ran before.
 func (h *Host) startsAtLeast(release, before string) bool {
-	t, err := h.tree()
-	if err != nil {
-		return false
-	}
-	defer t.Close()
-	m, env, err := readMenu(t)
+	m, env, err := h.menu()
 	if err != nil {
 		return false
 	}

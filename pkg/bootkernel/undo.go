@@ -16,9 +16,14 @@ import (
 // becomes the default for the next boot, and the rest can be done after it.
 func Rollback(ctx context.Context, h *Host, dryRun bool, face Face) (*Result, error) {
 	res := &Result{Schema: ResultSchema, Command: "rollback", DryRun: dryRun, Notes: []string{}}
-	work := func() error { return h.rollback(ctx, dryRun, face, res) }
+	return h.finish(ctx, res, func() error { return h.rollback(ctx, dryRun, face, res) })
+}
+
+// finish does the work of a command, alone unless it is a dry run, and ends its
+// result with how things stand after it.
+func (h *Host) finish(ctx context.Context, res *Result, work func() error) (*Result, error) {
 	var err error
-	if dryRun {
+	if res.DryRun {
 		err = work()
 	} else {
 		err = h.locked(ctx, work)
@@ -356,17 +361,7 @@ func (h *Host) stable(ctx context.Context, name string) string {
 // that is known to work while another has not shown that it does.
 func Remove(ctx context.Context, h *Host, version string, dryRun bool, face Face) (*Result, error) {
 	res := &Result{Schema: ResultSchema, Command: "remove", DryRun: dryRun, Notes: []string{}}
-	work := func() error { return h.removeKernel(ctx, version, dryRun, face, res) }
-	var err error
-	if dryRun {
-		err = work()
-	} else {
-		err = h.locked(ctx, work)
-	}
-	if story, serr := h.story(); serr == nil {
-		res.Story = story
-	}
-	return res, err
+	return h.finish(ctx, res, func() error { return h.removeKernel(ctx, version, dryRun, face, res) })
 }
 
 func (h *Host) removeKernel(ctx context.Context, version string, dryRun bool, face Face, res *Result) error {
