@@ -276,6 +276,10 @@ func (o OS) Mkdir(name string, perm fs.FileMode) error {
 		return &Error{Op: op, Name: filepath.Dir(name), Cause: ErrImmutable}
 	}
 	if err := os.Mkdir(path, perm.Perm()); err != nil {
+		// Another process has made it since.
+		if st, lerr := os.Lstat(path); lerr == nil && st.IsDir() && errors.Is(err, fs.ErrExist) {
+			return nil
+		}
 		return fail(op, name, path, err)
 	}
 	if err := os.Chmod(path, perm.Perm()); err != nil {

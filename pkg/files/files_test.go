@@ -3,10 +3,12 @@ package files_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -363,5 +365,22 @@ func TestLock(t *testing.T) {
 	}
 	if _, err := o.Lock(t.Context(), "/f"); err == nil {
 		t.Error("a file is no directory")
+	}
+}
+
+// Who makes a directory that somebody else makes at the same time finds it there.
+func TestMkdirAtOnce(t *testing.T) {
+	o := files.OS{Root: t.TempDir()}
+	for n := range 50 {
+		name := fmt.Sprintf("/%d", n)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := o.Mkdir(name, 0o755); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
