@@ -737,21 +737,6 @@ func TestJournalFormat(t *testing.T) {
 	}
 }
 
-func TestProgramMappings(t *testing.T) {
-	maps := `00400000-0092a000 r-xp 00000000 fe:00 15707                              /usr/bin/accel
-0092a000-00ea8000 r--p 0052a000 fe:00 15707                              /usr/bin/accel
-00ea8000-00f0c000 rw-p 00aa8000 fe:00 15707                              /usr/bin/accel
-00f0c000-00f50000 rw-p 00000000 00:00 0 
-1a95ecc00000-1a95ed400000 rw-p 00000000 00:00 0 
-7ff34126c000-7ff3415ce000 r--p 00000000 fe:00 99                         /usr/bin/accel.old
-7ffc5ebf2000-7ffc5ebf4000 r-xp 00000000 00:00 0                          [vdso]
-`
-	want := []mapping{{0x400000, 0x92a000}, {0x92a000, 0xea8000}}
-	if diff := cmp.Diff(want, programMappings([]byte(maps), "/usr/bin/accel"), cmp.AllowUnexported(mapping{})); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-}
-
 // TestShrink: a program whose own pages were dropped goes on.
 func TestShrink(t *testing.T) {
 	for range 3 {

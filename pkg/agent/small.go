@@ -2,12 +2,13 @@ package agent
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
 
 	"golang.org/x/sys/unix"
+
+	"accel/pkg/memory"
 )
 
 // beSmall makes the process frugal: a few MiB and a few wake-ups a minute
@@ -44,37 +45,8 @@ func withoutHugePages() {
 }
 
 // shrink gives back what the start, or another whole check, needed and the
-// watch does not: garbage, and the pages of the program itself. Those were
-// mapped from the page cache and are mapped again where they are needed.
+// watch does not: garbage, and the pages of the program itself.
 func shrink() {
 	debug.FreeOSMemory()
-	exe, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return // it only costs memory
-	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return
-	}
-	for _, m := range programMappings(maps, exe) {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
-	}
-}
-
-type mapping struct{ start, end uintptr }
-
-// programMappings lists the mappings of the program that nothing can have
-// changed: its code and constants. maps is as in proc(5).
-func programMappings(maps []byte, exe string) []mapping {
-	var out []mapping
-	for line := range bytes.Lines(maps) {
-		var m mapping
-		var perms, dev, name string
-		var offset, inode uint64
-		n, _ := fmt.Sscanf(string(line), "%x-%x %s %x %s %d %s", &m.start, &m.end, &perms, &offset, &dev, &inode, &name)
-		if n == 7 && name == exe && (perms == "r-xp" || perms == "r--p") && m.start < m.end {
-			out = append(out, m)
-		}
-	}
-	return out
+	memory.ReturnProgram()
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"accel/pkg/memory"
 	"accel/pkg/socket"
 	"accel/pkg/sysctl"
 	"accel/pkg/text"
@@ -73,7 +74,7 @@ var errAtHome = errors.New("this process is in the network namespace of its pare
 func Child() error {
 	signal.Ignore(syscall.SIGPIPE)
 	debug.SetGCPercent(childGC)
-	stepDown()
+	memory.ReturnProgram()
 	if err := abroad(); err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"time"
+
+	"accel/pkg/memory"
 )
 
 // Options of Compare.
@@ -57,7 +59,7 @@ func Compare(ctx context.Context, plan Plan, o Options) (*Run, error) {
 			c.pace.add(j, seconds(flows))
 		}
 	}
-	stepDown() // of the caller's start, too
+	memory.ReturnProgram() // of the caller's start, too
 	err = c.all(ctx)
 	run.Ended = time.Now().UTC().Truncate(time.Second)
 	run.Complete = err == nil

@@ -25,7 +25,7 @@ var floors = [][]string{
 	{"cmd/accel"},
 	{"pkg/agent", "pkg/bootkernel", "pkg/doctor", "pkg/report"},
 	{"pkg/tuning", "pkg/probe", "pkg/lab"},
-	{"pkg/files", "pkg/kernel", "pkg/qdisc", "pkg/route", "pkg/socket", "pkg/sysctl", "pkg/text"},
+	{"pkg/files", "pkg/kernel", "pkg/memory", "pkg/qdisc", "pkg/route", "pkg/socket", "pkg/sysctl", "pkg/text"},
 }
 
 type listed struct {

@@ -1,4 +1,6 @@
-package lab
+// Package memory keeps accel small: what only the start of a process needed is
+// given back.
+package memory
 
 import (
 	"bufio"
@@ -10,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepDown gives back what only the start of this process needed: the parts of
+// ReturnProgram gives back what only the start of this process needed: the parts of
 // the program that it read then, about 9 MB, of which it uses less than half
 // again. They are unmapped, not lost: a mapping without an anonymous page
 // is as the file is, and comes back from there when it is needed.
-func stepDown() {
+func ReturnProgram() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return

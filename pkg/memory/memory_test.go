@@ -1,4 +1,4 @@
-package lab
+package memory
 
 import (
 	"fmt"
@@ -34,7 +34,7 @@ Anonymous:             0 kB
 }
 
 // What was given back is there when it is needed.
-func TestStepDown(t *testing.T) {
+func TestReturnProgram(t *testing.T) {
 	resident := func() int {
 		data, err := os.ReadFile("/proc/self/status")
 		if err != nil {
@@ -48,8 +48,29 @@ func TestStepDown(t *testing.T) {
 		return kib
 	}
 	before := resident()
-	stepDown()
+	ReturnProgram()
 	if after := resident(); after >= before {
 		t.Errorf("%d KiB, and then %d", before, after)
+	}
+}
+
+func TestUnchangedOfAProgram(t *testing.T) {
+	maps := `00400000-0092a000 r-xp 00000000 fe:00 15707                              /usr/bin/accel
+Anonymous:             0 kB
+0092a000-00ea8000 r--p 0052a000 fe:00 15707                              /usr/bin/accel
+Anonymous:             0 kB
+00ea8000-00f0c000 rw-p 00aa8000 fe:00 15707                              /usr/bin/accel
+Anonymous:           100 kB
+00f0c000-00f50000 rw-p 00000000 00:00 0 
+Anonymous:             0 kB
+1a95ecc00000-1a95ed400000 rw-p 00000000 00:00 0 
+7ff34126c000-7ff3415ce000 r--p 00000000 fe:00 99                         /usr/bin/accel.old
+Anonymous:             0 kB
+7ffc5ebf2000-7ffc5ebf4000 r-xp 00000000 00:00 0                          [vdso]
+Anonymous:             0 kB
+`
+	want := []mapping{{0x400000, 0x92a000}, {0x92a000, 0xea8000}}
+	if diff := cmp.Diff(want, unchanged([]byte(maps), "/usr/bin/accel"), cmp.AllowUnexported(mapping{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
