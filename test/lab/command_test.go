@@ -102,7 +102,7 @@ func TestMemory(t *testing.T) {
 	r := m.Run(t, "accel compare bbr cubic --rounds 1 >/tmp/out 2>&1 & p=$!; most=0; n=0; "+
 		"while kill -0 $p 2>/dev/null; do sum=0; many=0; for x in $p $(cat /proc/$p/task/*/children); do "+
 		"while read k v u; do case $k in VmRSS:) sum=$((sum+v)); many=$((many+1));; esac; done </proc/$x/status; done 2>/dev/null; "+
-		"if [ $sum -gt $most ]; then most=$sum; n=$many; fi; sleep 0.2; done; wait $p; echo exit $? $n $most")
+		"if [ $sum -gt $most ]; then most=$sum; fi; if [ $many -gt $n ]; then n=$many; fi; sleep 0.2; done; wait $p; echo exit $? $n $most")
 	var exit, processes, kib int
 	if _, err := fmt.Sscanf(lastLine(r.Stdout), "exit %d %d %d", &exit, &processes, &kib); err != nil || exit != 0 || processes != 4 || kib < 10<<10 || kib > 50<<10 {
 		t.Errorf("memory: %s%s", r.Stdout, r.Stderr)
