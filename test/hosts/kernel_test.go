@@ -120,6 +120,29 @@ func arm(t *testing.T, m *vm.Machine, command string) (before kernels, release s
 	return before, release
 }
 
+// tried reboots a machine into the kernel that it is armed with, and returns the
+// machine that runs it. The emulated processor of qemu 7.2 lets about one in six
+// boots of Linux 6.12.95 end in an oops within two seconds, without accel too;
+// after one, another machine begins with the disk of before.
+func tried(t *testing.T, m *vm.Machine, release string) *vm.Machine {
+	t.Helper()
+	armed := m.SaveDisk(t)
+	m.Reboot(t)
+	for range 3 {
+		if m.Release == release || !strings.Contains(m.Console(), "Oops:") {
+			break
+		}
+		t.Logf("the emulator killed %s; these started: %q", release, m.Boots())
+		m.Close()
+		m = armed.Machine(t)
+		m.AwaitBoot(t, bootLimit)
+	}
+	if m.Release != release {
+		t.Fatalf("%s runs after the reboot; these started: %q\n%s\n%s", m.Release, m.Boots(), m.Run(t, "cat /var/lib/accel/kernel.json; grub-editenv list").Stdout, m.Console())
+	}
+	return m
+}
+
 // promoted waits until the kernel that runs has been judged good, and looks
 // whether all is as it should be.
 func promoted(t *testing.T, m *vm.Machine, old, release string) {
@@ -213,12 +236,9 @@ func kernelInstall(t *testing.T, m *vm.Machine, series string) {
 	m.MustRun(t, fmt.Sprintf(mendedInitrd, release))
 	t.Run("1_promoted", func(t *testing.T) {
 		t.Parallel()
+		m := tried(t, m, release)
 		// The other one may be waiting for its place.
 		defer m.Close()
-		m.Reboot(t)
-		if m.Release != release {
-			t.Fatalf("%s runs after the reboot; these started: %q\n%s\n%s", m.Release, m.Boots(), m.Run(t, "cat /var/lib/accel/kernel.json; grub-editenv list").Stdout, m.Console())
-		}
 		promoted(t, m, before.Running, release)
 		inForce(t, m)
 		if after := m.MustRun(t, "cat /etc/default/grub"); after != grub {
@@ -364,7 +384,7 @@ func TestKernelPowerCut(t *testing.T) {
 		t.Fatalf("the installation ended with %+v", k.Upgrade)
 	}
 	release := k.Upgrade.New
-	m.Reboot(t)
+	m = tried(t, m, release)
 	watch("true", func() bool { return m.Run(t, `grep -q '"phase": "promoted"' /var/lib/accel/kernel.json`).Exit == 0 })
 	watch("accel kernel rollback --yes", ended)
 	m.Close()
