@@ -67,6 +67,7 @@ type fakeHost struct {
 	crashAt   int
 	boots     []string // what was started, in order
 	unreached bool
+	tunnelled bool   // the only default route leads into a tunnel
 	broken    string // what is wrong with the network of this boot
 	args      string // of the kernel's command line
 	// readOnlyEnv: GRUB cannot write to its environment block.
@@ -278,6 +279,9 @@ type fakeNetwork struct{ f *fakeHost }
 func (n fakeNetwork) Gateways() ([]route.Gateway, error) {
 	if n.f.broken == "net" {
 		return nil, nil
+	}
+	if n.f.tunnelled {
+		return []route.Gateway{{Family: "inet", Link: "wg0"}}, nil
 	}
 	return []route.Gateway{{Family: "inet", Link: "eth0", Address: netip.MustParseAddr("192.0.2.1"), Neighbour: true}}, nil
 }

@@ -116,13 +116,15 @@ func TestForwardedPortsAreNoServer(t *testing.T) {
 
 // Without a gateway that answers, a kernel without a network would look good.
 func TestNothingToCheckTheNetworkBy(t *testing.T) {
-	f := newFakeHost(t)
-	f.unreached = true
-	_, err := Install(t.Context(), f.host(), Request{Backports: true}, Face{})
-	if tuning.ExitCode(err) != tuning.ExitFailed || !strings.Contains(err.Error(), "gateway") || f.exists(StateFile) {
-		t.Errorf("%v", err)
+	for _, tunnelled := range []bool{false, true} { // a tunnel is up without any network card
+		f := newFakeHost(t)
+		f.unreached, f.tunnelled = !tunnelled, tunnelled
+		_, err := Install(t.Context(), f.host(), Request{Backports: true}, Face{})
+		if tuning.ExitCode(err) != tuning.ExitFailed || !strings.Contains(err.Error(), "gateway") || f.exists(StateFile) {
+			t.Errorf("%v", err)
+		}
+		mustInstall(t, f, Request{Backports: true, NoAuto: true})
 	}
-	mustInstall(t, f, Request{Backports: true, NoAuto: true})
 }
 
 func TestGRUBWithPassword(t *testing.T) {

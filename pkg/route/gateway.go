@@ -70,6 +70,10 @@ func Gateways() ([]Gateway, error) {
 	return all, nil
 }
 
+// Answers reports whether there is somebody to ask: not so for a route straight
+// onto its link, and for a tunnel, which is up without any network card.
+func (g Gateway) Answers() bool { return g.Neighbour && g.Address.IsValid() }
+
 func ones(n *net.IPNet) int {
 	o, _ := n.Mask.Size()
 	return o
@@ -89,7 +93,7 @@ func (g Gateway) Resolve(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	if !g.Address.IsValid() || !g.Neighbour {
+	if !g.Answers() {
 		return true
 	}
 	family := netlink.FAMILY_V4
