@@ -60,7 +60,7 @@ func Heal(ctx context.Context, h *Host, o HealOptions) (*Result, error) {
 		return s.st.refused(w) != "" || slices.Contains(o.Except, w.ID())
 	})
 	res := &Result{Schema: resultSchema, Command: "heal", Notes: w.Notes, Left: []Left{}, Enabled: s.st.Enabled}
-	res.Steps = s.plan(settings, o.Except)
+	res.Steps = s.plan(settings, slices.Concat(o.Except, s.absent()))
 	if o.RetryRefused {
 		s.noteModules(w.Settings)
 	}
@@ -94,6 +94,17 @@ func Heal(ctx context.Context, h *Host, o HealOptions) (*Result, error) {
 	}
 	res.Changed = anyChanged(res.Steps)
 	return res, err
+}
+
+// absent lists the links that are not there, as at boot before their drivers:
+// what was wished for them is still.
+func (s *session) absent() (ids []string) {
+	for _, r := range s.st.Records {
+		if r.Kind == KindQdisc && findTree(s.trees, r.Name) == nil {
+			ids = append(ids, r.ID())
+		}
+	}
+	return ids
 }
 
 func interruptedNext(st *State) string {

@@ -322,6 +322,26 @@ func TestHealExcept(t *testing.T) {
 	}
 }
 
+// At boot the service may heal before a link is there. It is wished for as
+// before, or what changes it afterwards would be no drift.
+func TestHealBeforeLink(t *testing.T) {
+	f := newFakeHost()
+	mustEnable(t, f, Request{})
+	state, link := f.files[StateFile], f.links["eth0"]
+	delete(f.links, "eth0")
+	if _, err := Heal(t.Context(), f.host(), HealOptions{RetryRefused: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.links["eth0"] = link
+	if d := cmp.Diff(state, f.files[StateFile]); d != "" {
+		t.Error(d)
+	}
+	link.kind = "fq_codel"
+	if d, err := Drifts(t.Context(), f.host()); err != nil || len(d) != 1 || d[0].Setting != "qdisc eth0" {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // A new kernel without the algorithm: nothing is pretended.
 func TestHealImpossible(t *testing.T) {
 	f := newFakeHost()
