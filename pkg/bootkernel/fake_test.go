@@ -109,6 +109,7 @@ func newFakeHost(t testing.TB) *fakeHost {
 		"/etc/apt/apt.conf.d/01autoremove":                   "\n",
 		"/etc/apt/sources.list.d/x.sources":                  "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
 		"/proc/sys/kernel/panic":                             "0\n",
+		"/proc/sys/kernel/panic_on_oops":                     "0\n",
 		"/proc/self/mountinfo":                               "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n",
 		"/sys/devices/pci0/virtio2/block/vda/vda1/partition": "1\n",
 		"/sys/devices/pci0/virtio2/block/vda/slaves/.keep":   "",
@@ -483,6 +484,10 @@ func (f *fakeHost) boot() {
 		f.put("/proc/sys/kernel/panic", "0\n")
 		if strings.Contains(e.Args, "panic=30") {
 			f.put("/proc/sys/kernel/panic", "30\n")
+		}
+		f.put("/proc/sys/kernel/panic_on_oops", "0\n")
+		if strings.Contains(e.Args, "oops=panic") {
+			f.put("/proc/sys/kernel/panic_on_oops", "1\n")
 		}
 		os.RemoveAll(f.path("/run/accel"))
 		f.broken = ""

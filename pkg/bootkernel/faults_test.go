@@ -257,7 +257,7 @@ func TestRebootsGoThroughGRUB(t *testing.T) {
 	f := newFakeHost(t)
 	mustInstall(t, f, Request{Backports: true})
 	args := strings.Fields(ParseMenu([]byte(f.get(grubConfig))).Trial().Args)
-	for _, word := range []string{"panic=30", "rd.shell=0", "rd.emergency=reboot"} {
+	for _, word := range []string{"panic=30", "oops=panic", "rd.shell=0", "rd.emergency=reboot"} {
 		if !slices.Contains(args, word) {
 			t.Errorf("%s is missing: %q", word, args)
 		}

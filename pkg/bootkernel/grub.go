@@ -421,8 +421,8 @@ func renderPin(good *Entry, goodRelease, otherRelease string, installed bool) []
 }
 
 // renderTrial writes the script that makes the entry which is started once: the
-// ordinary entry of the new kernel, with a command line that makes a panic, and
-// an initial ramdisk that finds no root file system, reboot. If GRUB cannot even
+// ordinary entry of the new kernel, with a command line that makes a panic, an
+// oops, and an initial ramdisk that finds no root file system, reboot. If GRUB cannot even
 // load the kernel (a signature that is refused, a file that is gone) the machine
 // reboots too, where an ordinary entry would wait for a key.
 //
@@ -445,7 +445,7 @@ func renderTrial(old, ordinary *Entry, release, token string) []byte {
 		switch {
 		case strings.HasPrefix(word, "linux"):
 			// rd.*: an initial ramdisk that dracut made (dracut.cmdline(7)).
-			line += fmt.Sprintf(" panic=%d rd.shell=0 rd.emergency=reboot %s=%s", panicSeconds, trialOption, token)
+			line += fmt.Sprintf(" panic=%d oops=panic rd.shell=0 rd.emergency=reboot %s=%s", panicSeconds, trialOption, token)
 			fallthrough
 		case strings.HasPrefix(word, "initrd"):
 			fmt.Fprintf(&b, "\tif %s; then\n\t\tset accel_loaded=y\n\telse\n\t\techo 'accel: this kernel cannot be loaded; starting the other one'\n\t\tsleep 5\n\t\treboot\n\tfi\n", line)

@@ -145,7 +145,7 @@ func (h *Host) newState(ctx context.Context, plan *Plan, old *State) (*State, er
 	}
 	s := &State{
 		Version: stateVersion, Token: rand.Text()[:16], Since: h.Now().UTC(), Auto: plan.Auto, Old: plan.Old, New: plan.Kernel.Release,
-		Packages: []Package{}, MadeDirs: []string{}, Before: plan.Before, Default: m.Default, Panic: read(t, "/proc/sys/kernel/panic"), BootID: bootID(t),
+		Packages: []Package{}, MadeDirs: []string{}, Before: plan.Before, Default: m.Default, Panic: read(t, "/proc/sys/kernel/panic"), Oops: read(t, "/proc/sys/kernel/panic_on_oops"), BootID: bootID(t),
 	}
 	if old != nil {
 		s.MadeDirs = append(s.MadeDirs, old.MadeDirs...)

@@ -58,8 +58,10 @@ func TestInstallAndPromote(t *testing.T) {
 	if defaultOf(f) != newKernel || !f.exists("/boot/vmlinuz-"+oldKernel) {
 		t.Errorf("default %s", defaultOf(f))
 	}
-	if got := strings.TrimSpace(f.get("/proc/sys/kernel/panic")); got != "0" {
-		t.Errorf("kernel.panic is %s", got)
+	for _, key := range []string{"panic", "panic_on_oops"} {
+		if got := strings.TrimSpace(f.get("/proc/sys/kernel/" + key)); got != "0" {
+			t.Errorf("kernel.%s is %s", key, got)
+		}
 	}
 	f.boot()
 	if f.running() != newKernel || len(f.boots) != 2 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strconv"
 	"strings"
 	"time"
 
@@ -334,15 +335,23 @@ func (h *Host) promote(s *State) error {
 		s.Kept = true
 	}
 	// The command line of the trial is in force until the next boot.
-	if v, err := h.Sysctl.Read(panicKey); err == nil && v == "30" && s.Panic != "" {
-		_ = h.Sysctl.Write(panicKey, s.Panic)
+	for _, k := range []struct {
+		key           sysctl.Key
+		trial, before string
+	}{{panicKey, strconv.Itoa(panicSeconds), s.Panic}, {oopsKey, "1", s.Oops}} {
+		if v, err := h.Sysctl.Read(k.key); err == nil && v == k.trial && k.before != "" {
+			_ = h.Sysctl.Write(k.key, k.before)
+		}
 	}
 	s.Reason, s.Ended = "", h.Now().UTC()
 	return h.enter(s, Promoted)
 }
 
-// panicKey is set by the command line of a trial (panicSeconds).
-const panicKey sysctl.Key = "kernel/panic"
+// What the command line of a trial sets (panicSeconds).
+const (
+	panicKey sysctl.Key = "kernel/panic"
+	oopsKey  sysctl.Key = "kernel/panic_on_oops"
+)
 
 // startsAtLeast: by itself GRUB starts this release, or a later one that came
 // meanwhile, but not the one that ran before.

@@ -54,6 +54,7 @@ type State struct {
 	Before   Checks    `json:"before"`             // what was true before
 	Default  string    `json:"default"`            // GRUB's default before, as grub.cfg had it
 	Panic    string    `json:"panic"`              // kernel.panic before
+	Oops     string    `json:"panic_on_oops"`      // kernel.panic_on_oops before
 	BootID   string    `json:"boot_id"`            // the boot in which it was armed
 	Reason   string    `json:"reason,omitempty"`   // why it fell back
 	Rebooted bool      `json:"rebooted,omitempty"` // the one automatic reboot was used up
