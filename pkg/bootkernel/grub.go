@@ -422,9 +422,9 @@ func renderPin(good *Entry, goodRelease, otherRelease string, installed bool) []
 
 // renderTrial writes the script that makes the entry which is started once: the
 // ordinary entry of the new kernel, with a command line that makes a panic, an
-// oops, and an initial ramdisk that finds no root file system, reboot. If GRUB cannot even
-// load the kernel (a signature that is refused, a file that is gone) the machine
-// reboots too, where an ordinary entry would wait for a key.
+// oops, and an initial ramdisk that finds no root file system, reboot. If GRUB
+// cannot even load the kernel (a signature that is refused, a file that is gone)
+// the machine reboots too, where an ordinary entry would wait for a key.
 //
 // A GRUB that cannot write to its disk leaves the one-time entry set and would start
 // it at every boot. It can see that by itself: it reads the block again, and starts

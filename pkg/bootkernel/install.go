@@ -458,7 +458,7 @@ func (h *Host) plan(ctx context.Context, req Request, face Face) (*Plan, error) 
 	if plan.Before, err = h.observe(ctx); err != nil {
 		return plan, problem(tuning.ExitFailed, err, text.T("looking at the network"), text.T("Mend the cause and try again."))
 	}
-	if plan.Auto && !slices.ContainsFunc(plan.Before.Gateways, route.Gateway.Answers) {
+	if plan.Auto && !slices.ContainsFunc(plan.Before.Gateways, route.Gateway.CanAnswer) {
 		return plan, problem(tuning.ExitFailed, nil, text.T("no gateway of a default route answers now, so it could not be told whether the network works with %s", k.Release),
 			text.T("To judge by yourself after the reboot: accel kernel install --no-auto"))
 	}

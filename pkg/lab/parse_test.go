@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"path"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +106,7 @@ func FuzzParseArm(f *testing.F) {
 			t.Fatalf("%+v", a)
 		}
 		for _, s := range a.Settings {
-			if !strings.HasPrefix(string(s.Key), "net/") || !filepath.IsLocal(string(s.Key)) || path.Clean(string(s.Key)) != string(s.Key) {
+			if !strings.HasPrefix(string(s.Key), "net/") || path.Clean(string(s.Key)) != string(s.Key) {
 				t.Fatalf("key %q", s.Key)
 			}
 		}

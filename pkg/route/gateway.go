@@ -70,9 +70,9 @@ func Gateways() ([]Gateway, error) {
 	return all, nil
 }
 
-// Answers reports whether there is somebody to ask: not so for a route straight
+// CanAnswer reports whether there is somebody to ask: not so for a route straight
 // onto its link, and for a tunnel, which is up without any network card.
-func (g Gateway) Answers() bool { return g.Neighbour && g.Address.IsValid() }
+func (g Gateway) CanAnswer() bool { return g.Neighbour && g.Address.IsValid() }
 
 func ones(n *net.IPNet) int {
 	o, _ := n.Mask.Size()
@@ -93,7 +93,7 @@ func (g Gateway) Resolve(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	if !g.Answers() {
+	if !g.CanAnswer() {
 		return true
 	}
 	family := netlink.FAMILY_V4

@@ -262,7 +262,8 @@ func inForce(t *testing.T, m *vm.Machine) status {
 	return s
 }
 
-// booted checks what is to hold after a boot in the enabled state.
+// booted checks what is to hold after a boot in the enabled state. These units
+// may fail for what somebody else did.
 func booted(t *testing.T, m *vm.Machine, mayFail ...string) status {
 	t.Helper()
 	failed := slices.DeleteFunc(m.WaitBooted(t), func(unit string) bool { return slices.Contains(mayFail, unit) })

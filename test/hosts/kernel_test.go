@@ -236,9 +236,9 @@ func kernelInstall(t *testing.T, m *vm.Machine, series string) {
 	m.MustRun(t, fmt.Sprintf(mendedInitrd, release))
 	t.Run("1_promoted", func(t *testing.T) {
 		t.Parallel()
-		m := tried(t, m, release)
 		// The other one may be waiting for its place.
 		defer m.Close()
+		m := tried(t, m, release)
 		promoted(t, m, before.Running, release)
 		inForce(t, m)
 		if after := m.MustRun(t, "cat /etc/default/grub"); after != grub {
