@@ -77,10 +77,8 @@ func run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	binary := filepath.Join(dir, "accel")
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", binary, "accel/cmd/accel")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building accel: %w\n%s", err, said)
+	if err := build(ctx, binary); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
@@ -96,6 +94,16 @@ func run(ctx context.Context) error {
 		if err := b.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
+	}
+	return nil
+}
+
+// build builds accel for a machine.
+func build(ctx context.Context, name string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", name, "accel/cmd/accel")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building accel: %w\n%s", err, said)
 	}
 	return nil
 }
