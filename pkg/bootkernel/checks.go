@@ -184,6 +184,10 @@ func menuCheck(t *kernel.Tree) (*Menu, map[string]string, *Entry, error) {
 	if e == nil {
 		return nil, nil, nil, problem(tuning.ExitFailed, nil, text.T("GRUB's menu has no entry for the running kernel %s", release), text.T("Write it anew: update-grub"))
 	}
+	if info, err := t.Lstat(grubEnv); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return nil, nil, nil, impossible(text.T("%s is a link, and GRUB would look for it where it leads", grubEnv),
+			text.T("Where it is on the disk of %s, make it a file: rm %s; grub-editenv %s create", grubDir, grubEnv, grubEnv))
+	}
 	if info, err := t.Stat(grubEnv); err == nil && info.Size() != envSize {
 		return nil, nil, nil, problem(tuning.ExitFailed, nil, text.T("%s has %d bytes and not %d, so GRUB cannot use it", grubEnv, info.Size(), envSize),
 			text.T("Make it anew: rm %s; grub-editenv %s create", grubEnv, grubEnv))

@@ -3,6 +3,7 @@ package bootkernel
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,14 +63,16 @@ type fakeHost struct {
 	wentDown  bool
 	fail      map[string]error // by the beginning of a command: what it does instead
 	free      map[string]uint64
-	holder    string
-	ops       []string
-	crashAt   int
-	boots     []string // what was started, in order
-	unreached bool
-	tunnelled bool   // the only default route leads into a tunnel
-	broken    string // what is wrong with the network of this boot
-	args      string // of the kernel's command line
+	// algorithms are in force with the kernels of these releases, bbr with the others.
+	algorithms map[string]string
+	holder     string
+	ops        []string
+	crashAt    int
+	boots      []string // what was started, in order
+	unreached  bool
+	tunnelled  bool   // the only default route leads into a tunnel
+	broken     string // what is wrong with the network of this boot
+	args       string // of the kernel's command line
 	// readOnlyEnv: GRUB cannot write to its environment block.
 	readOnlyEnv bool
 	shell       bool // settings are read by a real shell
@@ -210,7 +213,8 @@ func (f *fakeHost) host() *Host {
 		Detect: func() (*kernel.Facts, error) { facts := f.facts; return &facts, nil },
 		Sysctl: fakeSysctl{f},
 		SelfConnect: func(context.Context) (socket.Evidence, error) {
-			return socket.Evidence{Client: "bbr", Server: "bbr"}, nil
+			a := cmp.Or(f.algorithms[f.running()], "bbr")
+			return socket.Evidence{Client: a, Server: a}, nil
 		},
 		Space: func(dir string) (Space, error) {
 			free, ok := f.free[dir]

@@ -138,9 +138,53 @@ func TestGRUBWithPassword(t *testing.T) {
 	}
 }
 
+// GRUB takes what begins with a number for that number, in the bases of strtoul.
+func TestEntryNumbers(t *testing.T) {
+	for name, want := range map[string]int64{
+		"0": 0, "2": 2, "010": 8, "0x1f": 31, "6.1 of mine": 6, " 3": 3, "1 2": 1,
+		"Debian": -1, "gnulinux-6.1": -1, "": -1, "-1": -1, "0x": -1, "99999999999999999999": -1,
+	} {
+		got := int64(-1)
+		if n, ok := entryNumber(name); ok {
+			got = int64(n)
+		}
+		if got != want {
+			t.Errorf("%q is entry %d, want %d", name, got, want)
+		}
+	}
+}
+
+// A kernel may have a default of its own that differs. What nobody has set need
+// not be the same with it.
+func TestDefaultOfTheKernel(t *testing.T) {
+	for config, reason := range map[string]string{
+		"CONFIG_TCP_CONG_BBR=m\nCONFIG_DEFAULT_TCP_CONG=\"bbr\"\n":   "",
+		"CONFIG_TCP_CONG_BBR=m\nCONFIG_DEFAULT_TCP_CONG=\"cubic\"\n": "cubic is in force, not bbr",
+		"": "cubic is in force, not bbr",
+	} {
+		f := newFakeHost(t)
+		f.put("/boot/config-"+oldKernel, config)
+		f.algorithms = map[string]string{newKernel: "cubic"}
+		mustInstall(t, f, Request{Backports: true})
+		f.boot()
+		s, err := f.host().loadState()
+		if err != nil || s.Reason != reason || (s.Phase == Promoted) != (reason == "") {
+			t.Errorf("%q: phase %s, reason %q, %v", config, s.Phase, s.Reason, err)
+		}
+	}
+}
+
 // A power cut can leave GRUB's environment block empty. GRUB ignores such a one,
 // and it keeps nobody from going back; only a new trial needs a good one.
 func TestDamagedEnvironmentBlock(t *testing.T) {
+	link := newFakeHost(t)
+	if err := os.Rename(link.path(grubEnv), link.path("/boot/env")); err != nil {
+		t.Fatal(err)
+	}
+	link.link(grubEnv, "../env")
+	if _, err := Install(t.Context(), link.host(), Request{Backports: true}, Face{}); tuning.ExitCode(err) != tuning.ExitImpossible || !strings.Contains(err.Error(), "is a link") {
+		t.Errorf("a link: %v", err)
+	}
 	for _, damage := range []string{"", strings.Repeat("\x00", envSize)} {
 		f := newFakeHost(t)
 		mustInstall(t, f, Request{Backports: true})

@@ -287,8 +287,8 @@ func pick(level []*Entry, name string) *Entry {
 	if name == "" {
 		return level[0]
 	}
-	if n, err := strconv.Atoi(name); err == nil {
-		if n >= 0 && n < len(level) {
+	if n, ok := entryNumber(name); ok {
+		if n < uint64(len(level)) {
 			return level[n]
 		}
 		return nil
@@ -299,6 +299,26 @@ func pick(level []*Entry, name string) *Entry {
 		}
 	}
 	return nil
+}
+
+// entryNumber takes a name for a number as GRUB does (get_entry_number in
+// grub-core/normal/menu.c): what begins with a number is that number, "010" is
+// octal, and "6.1 of mine" is the entry 6.
+func entryNumber(name string) (uint64, bool) {
+	name = strings.TrimLeft(name, " \t\n\v\f\r")
+	base, digits := 10, "0123456789"
+	switch {
+	case strings.HasPrefix(strings.ToLower(name), "0x"):
+		name, base, digits = name[2:], 16, "0123456789abcdefABCDEF"
+	case strings.HasPrefix(name, "0"):
+		base, digits = 8, "01234567"
+	}
+	n := strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(digits, r) })
+	if n < 0 {
+		n = len(name)
+	}
+	v, err := strconv.ParseUint(name[:n], base, 64)
+	return v, err == nil
 }
 
 // Ordinary gives the entry that starts a release in the ordinary way: not the

@@ -141,9 +141,17 @@ func (h *Host) writePin(s *State, good, other string, installed bool) error {
 	return h.write(PinFile, renderPin(e, good, other, installed), false)
 }
 
-// unpin gives the operator's GRUB_DEFAULT its say again. It does not write
-// grub.cfg.
+// unpin gives the operator's GRUB_DEFAULT its say again, or the pin that an earlier
+// install was promoted with. It does not write grub.cfg.
 func (h *Host) unpin(s *State) error {
+	if e := s.Earlier; e != nil && e.Kept {
+		if _, err := h.Files.Lstat("/boot/vmlinuz-" + e.Old); err == nil {
+			if err := h.remove(TrialFile); err != nil {
+				return err
+			}
+			return h.writePin(s, e.New, e.Old, true)
+		}
+	}
 	for _, name := range []string{TrialFile, PinFile, KeepFile} {
 		if err := h.remove(name); err != nil {
 			return err

@@ -155,6 +155,12 @@ func (h *Host) newState(ctx context.Context, plan *Plan, old *State) (*State, er
 		if old.New == s.New {
 			s.Packages = append(s.Packages, old.Packages...)
 		}
+		switch {
+		case old.Phase == Promoted && old.New == s.Old:
+			s.Earlier = old
+		case old.Old == s.Old:
+			s.Earlier = old.Earlier
+		}
 	}
 	return s, nil
 }

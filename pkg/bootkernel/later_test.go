@@ -419,3 +419,47 @@ func TestFlavourAndBtrfsRoot(t *testing.T) {
 		t.Errorf("%+v", needed)
 	}
 }
+
+// An install after one that was promoted with a pin of its own leaves that pin, and
+// its story, as they were, wherever it stops.
+func TestSecondInstallUndone(t *testing.T) {
+	const later = "6.12.99+deb12-cloud-amd64"
+	for at := 1; ; at++ {
+		f := newFakeHost(t)
+		f.put("/etc/default/grub", `GRUB_DEFAULT="gnulinux-advanced-u>gnulinux-`+oldKernel+`-advanced-u"`+"\n")
+		f.updateGrub()
+		mustInstall(t, f, Request{Backports: true})
+		f.boot()
+		if f.running() != newKernel || phase(t, f) != Promoted || !f.exists(PinFile) {
+			t.Fatalf("running %s in phase %s", f.running(), phase(t, f))
+		}
+		pin, keep, state := f.get(PinFile), f.get(KeepFile), f.get(StateFile)
+		f.offered = append(f.offered,
+			fakeOffer{metaName, "6.12.99-1~bpo12+1", "bookworm-backports", "linux-image-" + later},
+			fakeOffer{"linux-image-" + later, "6.12.99-1~bpo12+1", "bookworm-backports", ""})
+		f.kernels[later] = panics
+		crashed := f.during(at, func() {
+			mustInstall(t, f, Request{Backports: true})
+			f.boot()
+		})
+		f.boot()
+		if f.running() != newKernel {
+			t.Fatalf("crash %d: running %s", at, f.running())
+		}
+		if story, err := Tell(f.host()); err != nil || story.New == later {
+			if _, err := Rollback(t.Context(), f.host(), false, Face{}); err != nil {
+				t.Fatalf("crash %d: %v", at, err)
+			}
+		}
+		f.boot()
+		if f.running() != newKernel || f.get(PinFile) != pin || f.get(KeepFile) != keep || f.get(StateFile) != state {
+			t.Fatalf("crash %d, then rollback: running %s, the pin:\n%s\nthe state:\n%s", at, f.running(), f.get(PinFile), f.get(StateFile))
+		}
+		if !crashed {
+			if at < 10 {
+				t.Error("too few steps to be true")
+			}
+			break
+		}
+	}
+}

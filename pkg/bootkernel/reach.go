@@ -19,7 +19,7 @@ type Checks struct {
 	// SSH are the TCP ports that an SSH server listened on.
 	SSH []int `json:"ssh"`
 	// Algorithm is what an established connection had; "" where it could not be
-	// told.
+	// told, or was the old kernel's own default: another kernel may have another.
 	Algorithm string `json:"algorithm"`
 }
 
@@ -47,10 +47,26 @@ func (h *Host) observe(ctx context.Context) (Checks, error) {
 			c.SSH = []int{sshPort}
 		}
 	}
-	if e, err := h.SelfConnect(ctx); err == nil {
+	t, err := h.tree()
+	if err != nil {
+		return c, err
+	}
+	defer t.Close()
+	if e, err := h.SelfConnect(ctx); err == nil && e.Client != ownDefault(t, running(t)) {
 		c.Algorithm = e.Client
 	}
 	return c, nil
+}
+
+// ownDefault is the algorithm that a kernel was built to begin with
+// (DEFAULT_TCP_CONG in net/ipv4/Kconfig); "" where its configuration is not there.
+func ownDefault(t *kernel.Tree, release string) string {
+	for line := range strings.Lines(read(t, "/boot/config-"+release)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "CONFIG_DEFAULT_TCP_CONG="); ok {
+			return strings.Trim(v, `"`)
+		}
+	}
+	return ""
 }
 
 // missing names what was true before and is not now, in words; nothing if all of

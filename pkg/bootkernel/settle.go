@@ -313,6 +313,7 @@ func (h *Host) promoteLocked(ctx context.Context) error {
 // that the operator's GRUB_DEFAULT decides as ever, or, where that names another
 // kernel, by a pin of its own.
 func (h *Host) promote(s *State) error {
+	s.Earlier = nil
 	if err := h.enter(s, Promoting); err != nil {
 		return err
 	}

@@ -60,6 +60,9 @@ type State struct {
 	Rebooted bool      `json:"rebooted,omitempty"` // the one automatic reboot was used up
 	Kept     bool      `json:"kept,omitempty"`     // promoted, and pinned since GRUB_DEFAULT names another kernel
 	Ended    time.Time `json:"ended,omitzero"`
+	// Earlier is the promoted install that this one came after: undone, this one
+	// leaves it, and its pin, as it was.
+	Earlier *State `json:"earlier,omitempty"`
 }
 
 // Package is one package that apt changed, with its version before ("" for one
@@ -119,16 +122,26 @@ func parseState(data []byte) (*State, error) {
 	if err := d.Decode(&s); err != nil {
 		return nil, fmt.Errorf("%w: %w", tuning.ErrDamagedState, err)
 	}
-	if s.Version != stateVersion || !slices.Contains(phases, s.Phase) || !releasePattern.MatchString(s.Old) ||
-		!releasePattern.MatchString(s.New) || !tokenPattern.MatchString(s.Token) {
-		return nil, fmt.Errorf("%w: it is incomplete", tuning.ErrDamagedState)
-	}
-	for _, p := range s.Packages {
-		if !packagePattern.MatchString(p.Name) {
-			return nil, fmt.Errorf("%w: %q is no package", tuning.ErrDamagedState, p.Name)
+	for e := &s; e != nil; e = e.Earlier {
+		if err := e.check(); err != nil {
+			return nil, err
 		}
 	}
 	return &s, nil
+}
+
+// check refuses a state that this package has not written.
+func (s *State) check() error {
+	if s.Version != stateVersion || !slices.Contains(phases, s.Phase) || !releasePattern.MatchString(s.Old) ||
+		!releasePattern.MatchString(s.New) || !tokenPattern.MatchString(s.Token) {
+		return fmt.Errorf("%w: it is incomplete", tuning.ErrDamagedState)
+	}
+	for _, p := range s.Packages {
+		if !packagePattern.MatchString(p.Name) {
+			return fmt.Errorf("%w: %q is no package", tuning.ErrDamagedState, p.Name)
+		}
+	}
+	return nil
 }
 
 func (h *Host) saveState(s *State) error {

@@ -187,6 +187,10 @@ func (h *Host) release(s *State, res *Result) error {
 			return h.stayPinned(s, res)
 		}
 	}
+	if s.Earlier != nil {
+		s.Earlier.MadeDirs = s.MadeDirs
+		return h.saveState(s.Earlier)
+	}
 	if err := h.Files.Remove(StateFile); err != nil {
 		return problem(tuning.ExitFailed, err, text.T("removing %s", StateFile), tuning.FileHint(err, StateFile))
 	}

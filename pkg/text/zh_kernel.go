@@ -112,6 +112,8 @@ var zhKernel = Catalogue{
 	"Look at what update-grub says.":                                                                           "查看 update-grub 的输出。",
 	"Look whether the mirror can be reached: apt-get update":                                                   "查看镜像站是否可以访问：apt-get update",
 	"Make it anew: rm %s; grub-editenv %s create":                                                              "请重新创建：rm %s; grub-editenv %s create",
+	"%s is a link, and GRUB would look for it where it leads":                                                  "%s 是一个链接，GRUB 会到它所指的位置去找",
+	"Where it is on the disk of %s, make it a file: rm %s; grub-editenv %s create":                             "如果目标与 %s 在同一磁盘上，请改成普通文件：rm %s; grub-editenv %s create",
 	"Make room and try again. An old kernel can go: accel kernel list, accel kernel remove VERSION":            "请腾出空间后重试。可以删除旧内核：accel kernel list，accel kernel remove VERSION",
 	"Makes the running new kernel the default, whatever its checks said. Needed after install --no-auto only.": "把正在运行的新内核设为默认，不管检查结果如何。只有 install --no-auto 之后才需要。",
 	"Mend the cause, then: update-grub":                                                                        "请排除原因，然后执行：update-grub",
