@@ -17,8 +17,12 @@ test_packages=(
 	# namespaces and virtual machines: go run ./test/vm/cmd/vm packages
 	debian-archive-keyring e2fsprogs gpg gpg-agent gpgconf iproute2 kmod mmdebstrap
 	ovmf procps
+)
+# The emulation of qemu 7.2 kills Linux 6.12 and later in one boot of six.
+qemu_packages=(
 	qemu-system-arm qemu-system-x86 qemu-utils
 )
+qemu_least=1:10
 # What only the long tests run: the report opened in a browser.
 if [[ -n ${ACCEL_LONG:-} ]]; then
 	test_packages+=(chromium)
@@ -82,19 +86,21 @@ install_missing() {
 	apt_get install --no-install-recommends "${missing[@]}"
 }
 
+# candidate PACKAGE: the version that the machine's own sources have.
+candidate() {
+	LC_ALL=C apt-cache policy "$1" | awk '$1 == "Candidate:" {print $2}'
+}
+
 # install_go: Debian's own Go, from backports where that of the release is too
-# old. Backports is added for this one command, from the mirror the machine
-# uses; its sources stay as they are.
+# old.
 install_go() {
 	[[ -n $(find_go) ]] && return
 	need_root golang-go
 	update
-	local candidate
-	candidate=$(LC_ALL=C apt-cache policy golang-go | awk '$1 == "Candidate:" {print $2}')
-	if dpkg --compare-versions "$candidate" ge 2:1.21; then
+	if dpkg --compare-versions "$(candidate golang-go)" ge 2:1.21; then
 		apt_get install --no-install-recommends golang-go
 	else
-		install_go_from_backports
+		install_from_backports golang-go
 	fi
 	if [[ -z $(find_go) ]]; then
 		echo "No Go 1.21 or later: neither here nor in Debian's sources." >&2
@@ -102,7 +108,29 @@ install_go() {
 	fi
 }
 
-install_go_from_backports() {
+# install_qemu: the same for the emulators.
+install_qemu() {
+	local name version missing=()
+	for name in "${qemu_packages[@]}"; do
+		# shellcheck disable=SC2016 # dpkg-query expands it
+		version=$(dpkg-query -W -f '${db:Status-Status} ${Version}' "$name" 2>/dev/null) || true
+		if [[ $version != installed\ * ]] || dpkg --compare-versions "${version#* }" lt "$qemu_least"; then
+			missing+=("$name")
+		fi
+	done
+	((${#missing[@]} == 0)) && return
+	need_root "${missing[@]}"
+	update
+	if dpkg --compare-versions "$(candidate qemu-system-x86)" ge "$qemu_least"; then
+		apt_get install --no-install-recommends "${qemu_packages[@]}"
+	else
+		install_from_backports "${qemu_packages[@]}"
+	fi
+}
+
+# install_from_backports PACKAGE...: backports are added for this one command,
+# from the mirror the machine uses; its sources stay as they are.
+install_from_backports() {
 	local codename mirror signed='' dir part
 	# shellcheck disable=SC1091 # the machine's own
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
@@ -130,7 +158,8 @@ install_go_from_backports() {
 	apt_get update -o Dir::Etc::SourceList="$dir/parts/accel-backports.list" \
 		-o Dir::Etc::SourceParts=/dev/null -o APT::Get::List-Cleanup=0
 	apt_get install --no-install-recommends -o Dir::Etc::SourceParts="$dir/parts" \
-		-t "$codename-backports" golang-go
+		-t "$codename-backports" "$@"
+	rm -r "$dir"
 }
 
 case "${1:-}" in
@@ -144,6 +173,7 @@ build)
 	;;
 test)
 	install_missing "${build_packages[@]}" "${test_packages[@]}"
+	install_qemu
 	install_go
 	;;
 bench)

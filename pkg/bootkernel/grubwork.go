@@ -240,15 +240,18 @@ func (h *Host) setOnce(id string) error {
 	return nil
 }
 
-// clearOnce clears the one-time entry if it is accel's.
+// clearOnce clears the one-time entry if it is accel's, and the empty one that GRUB
+// leaves where it has used one up.
 func (h *Host) clearOnce() error {
 	t, err := h.tree()
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	if _, env, err := readMenu(t); err == nil && env["next_entry"] != trialID {
-		return nil
+	if _, env, err := readMenu(t); err == nil {
+		if id, set := env["next_entry"]; !set || id != "" && id != trialID {
+			return nil
+		}
 	}
 	return h.setOnce("")
 }

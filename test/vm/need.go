@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -49,11 +50,25 @@ func Missing() error {
 	if _, err := os.Stat(ovmf); err != nil {
 		missing = append(missing, "ovmf")
 	}
+	if missing == nil && emulatorVersion() < emulatorLeast {
+		return fmt.Errorf("virtual machines need qemu %d or later (bookworm has it in backports): its emulation was wrong before, and newer kernels die in it", emulatorLeast)
+	}
 	if missing != nil {
 		return fmt.Errorf("virtual machines need: apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 	}
 	return nil
 }
+
+// emulatorLeast is the first version of qemu that runs all kernels of the matrix: in
+// 7.2 every second boot of Linux 6.12 ended in an oops, in 10.0 none of a hundred.
+const emulatorLeast = 10
+
+// emulatorVersion is the major version of qemu, 0 if it does not say.
+var emulatorVersion = sync.OnceValue(func() (major int) {
+	out, _ := exec.Command(program("qemu-system-x86_64"), "--version").Output()
+	fmt.Sscanf(string(out), "QEMU emulator version %d.", &major)
+	return major
+})
 
 // program returns the path of a program that may be in sbin, which is not in
 // everybody's PATH.

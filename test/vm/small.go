@@ -84,12 +84,6 @@ func StartSmall(ctx context.Context, g Guest) (*Machine, error) {
 	}
 }
 
-// patchesItself: a kernel that now and then dies of an "int3" oops when it
-// patches its own code while another thread emulates another of its CPUs. Seen
-// with 6.12 and 7.3, never with those before; one thread for all CPUs is proof
-// against it.
-func patchesItself(k Kernel) bool { return k.Arch == "amd64" && (k.Name == "6.12" || k.Name == "7") }
-
 // bootAttempts is how often a small machine is started whose kernel panics
 // before anything of ours runs: software emulation with several threads breaks
 // one boot in some hundreds, where a kernel patches its own code.
@@ -125,9 +119,6 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	}
 	if memory == 0 {
 		memory = 512
-	}
-	if accel == "tcg" && patchesItself(g.Kernel) {
-		accel = "tcg,thread=single"
 	}
 	if g.OwnTime {
 		accel, cpus = "tcg,thread=single", 1

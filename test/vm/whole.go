@@ -60,11 +60,6 @@ type whole struct {
 	console *console // of all its boots
 }
 
-// oneThread is the emulator for machines that start kernels of their own: newer
-// ones now and then die in one with a thread for each processor, while they
-// patch themselves.
-const oneThread = "tcg,thread=single"
-
 // wholeArch is the architecture of whole machines.
 const wholeArch = "amd64"
 
@@ -129,9 +124,6 @@ func (img *image) booted(ctx context.Context, opts Options, name string) (string
 	accel, err := accelerator(ctx, wholeArch)
 	if err != nil {
 		return "", err
-	}
-	if opts.Boot != "" && accel == "tcg" {
-		accel = oneThread
 	}
 	hardware, err := img.hardware(accel, opts)
 	if err != nil {
@@ -218,9 +210,6 @@ func newWhole(ctx context.Context, img *image, opts Options, name string) (_ *Ma
 	w := m.whole
 	if w.accel, err = accelerator(ctx, wholeArch); err != nil {
 		return nil, err
-	}
-	if opts.Boot != "" && w.accel == "tcg" {
-		w.accel = oneThread
 	}
 	if _, w.signer, _, err = sshKey(ctx); err != nil {
 		return nil, err
