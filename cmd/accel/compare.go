@@ -44,6 +44,7 @@ func compareFlags(asJSON func() cli.Flag) []cli.Flag {
 		&cli.StringFlag{Name: "jitter", Usage: text.T("the most `TIME` by which the delay of a packet varies either way (default 0)")},
 		&cli.StringFlag{Name: "reorder", Usage: text.T("the `PERCENT` of packets that overtake others (default 0)")},
 		&cli.StringFlag{Name: "queue", Usage: text.T("the `LENGTH` of the queue in packets, or with x in bandwidth-delay products (default 1x)")},
+		&cli.StringFlag{Name: "client-buffer", Usage: text.T("the most that the receiver buffers, `SIZE` in bytes or with K, M or G (default 6M, as the kernel comes)")},
 		&cli.StringSliceFlag{Name: "size", Usage: text.T("how much to transfer, `SIZE` in bytes or with K, M or G; may be repeated (default 4M)")},
 		&cli.StringFlag{Name: "flows", Usage: text.T("the `NUMBER` of connections at once, each transferring the size (default 1)")},
 		&cli.StringFlag{Name: "rounds", Usage: text.T("the `NUMBER` of measured transfers of each arm (default 7)")},
@@ -80,13 +81,13 @@ func comparePlan(c *cli.Context) (lab.Plan, error) {
 		return p, err
 	}
 	for _, s := range c.StringSlice("size") {
-		for part := range strings.SplitSeq(s, ",") {
-			n, err := probe.ParseSize(strings.TrimSpace(part))
-			if err != nil {
-				return p, usage(text.T("--size: %q is no size", part), text.T("A size is a whole number of bytes, or one with K, M or G: --size=16M"))
-			}
+		list, err := sizes(s)
+		if err != nil {
+			return p, usage(text.T("--%s: %s", "size", err), text.T("A size is a whole number of bytes, or one with K, M or G: --size=16M"))
+		}
+		for _, n := range list {
 			if slices.Contains(p.Sizes, n) {
-				return p, usage(text.T("--size: %q is there twice", part), text.T("Give it once."))
+				return p, usage(text.T("--size: %q is there twice", s), text.T("Give it once."))
 			}
 			p.Sizes = append(p.Sizes, n)
 		}
@@ -257,6 +258,20 @@ var pathOptions = []struct {
 	{"jitter", "10ms", setting(lab.ParseTimes, func(p *lab.Path, v time.Duration) { p.Jitter = v })},
 	{"reorder", "0.5", single(setting(lab.ParsePercents, func(p *lab.Path, v float64) { p.ReorderPercent = v }))},
 	{"queue", "1x", setting(lab.ParseQueues, func(p *lab.Path, v lab.Queue) { p.QueueBDP, p.QueuePackets = v.BDP, v.Packets })},
+	{"client-buffer", "32M", setting(sizes, func(p *lab.Path, v int64) { p.ClientBuffer = v })},
+}
+
+// sizes reads a list of sizes with commas between.
+func sizes(s string) ([]int64, error) {
+	var list []int64
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := probe.ParseSize(strings.TrimSpace(part))
+		if err != nil {
+			return nil, errors.New(text.T("%q is no size", part))
+		}
+		list = append(list, n)
+	}
+	return list, nil
 }
 
 func setting[T any](parse func(string) ([]T, error), set func(*lab.Path, T)) func(string) ([]func(*lab.Path), error) {

@@ -52,6 +52,8 @@ var fixedWords = map[string]string{
 	"loss":    "0 0.1 0.5 1 2 5",
 	"to":      "http:// https://",
 	"queue":   "0.5x 1x 2x 64 256",
+
+	"client-buffer": "1M 6M 16M 32M",
 }
 
 // bashCompletion is a completion script for bash. It needs no bash-completion

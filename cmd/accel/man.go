@@ -308,7 +308,9 @@ counted; what TCP remembers is cleared between transfers.
 .Pp
 Both ends begin as a kernel as it comes, with the buffers of tcp_rmem and
 tcp_wmem that it has by default, whatever the host is tuned to.
-The settings of an arm go to the sender, as on a server.
+The settings of an arm go to the sender, as on a server;
+.Fl Fl client-buffer
+is for what another receiver has.
 Keys that a network namespace does not have are listed as not compared.
 A profile as an arm is what it would give this host: bbr with fq, and the
 settings and the initial window that it computes from this host's memory and

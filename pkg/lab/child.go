@@ -177,6 +177,13 @@ var operations = map[string]func(*childState, json.RawMessage) (any, error){
 		}
 		return nil, nil
 	}),
+	"buffer": with(func(_ *childState, most int64) (any, error) {
+		s := stockSettings[0]
+		if most > 0 {
+			s.Value = fmt.Sprintf("4096 %d %d", min(131072, most), most)
+		}
+		return nil, tree.Write(s.Key, s.Value)
+	}),
 	"late": func(*childState, json.RawMessage) (any, error) { return lateness(), nil },
 	"arm":  with((*childState).arm),
 	"listen": with(func(c *childState, a listenArgs) (any, error) {

@@ -354,7 +354,7 @@ func (r *rig) setArm(ctx context.Context, n int, arm Arm) (not []string, err err
 	return not, nil
 }
 
-// shape emulates a path anew, with empty queues.
+// shape emulates a path anew, with empty queues, and the receiver at its end.
 func (r *rig) shape(ctx context.Context, p Path, seed uint64) error {
 	router, ends := r.router, []int{receiverEnd, senderEnd}
 	if r.router == nil {
@@ -364,6 +364,9 @@ func (r *rig) shape(ctx context.Context, p Path, seed uint64) error {
 	}
 	if err := r.call(ctx, router, "shape", shapeArgs{Ends: ends, Path: p, Seed: seed, Late: r.late}, nil); err != nil {
 		return text.Errorf("emulating the path: %w", err)
+	}
+	if err := r.call(ctx, r.receiver, "buffer", p.ClientBuffer, nil); err != nil {
+		return text.Errorf("preparing the receiver: %w", err)
 	}
 	return nil
 }

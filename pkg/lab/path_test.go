@@ -388,6 +388,28 @@ func TestGuestCompare(t *testing.T) {
 	}
 }
 
+// What the receiver may buffer bounds what is on its way: 64 KB, of which the kernel
+// offers a part, in 40 ms are less than 13 Mbit/s. A path that says nothing has the
+// kernel's own again.
+func TestGuestClientBuffer(t *testing.T) {
+	needGuest(t)
+	path := Path{RateMbit: 40, RTT: 40 * time.Millisecond, QueueBDP: 2}
+	small := path
+	small.ClientBuffer = 64 << 10
+	run, err := Compare(t.Context(), Plan{
+		Arms: arms(t, "cubic"), Paths: []Path{path, small, path}, Sizes: []int64{2 << 20}, Rounds: 1,
+	}, Options{Load: kernel.LoadModule})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range run.Transfers {
+		t.Logf("path %d: %.1f Mbit/s", x.Path, x.Goodput/1e6)
+		if bounded := x.Goodput < 13e6; !x.Finished || bounded != (x.Path == 1) {
+			t.Errorf("path %d: %+v", x.Path, x)
+		}
+	}
+}
+
 func TestGuestLoopback(t *testing.T) {
 	needGuest(t)
 	plan := Plan{

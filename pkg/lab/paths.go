@@ -78,6 +78,13 @@ const (
 	minQueue    = 4 // packets: less and not even a handshake with its first window fits
 )
 
+// What the receiver may buffer, in bytes: a full packet or two, and more than any
+// path needs.
+const (
+	minClientBuffer = 4 << 10
+	maxClientBuffer = 1 << 30
+)
+
 // Complete checks a path and computes QueuePackets from QueueBDP. Its error
 // satisfies errors.Is with ErrPath.
 func (p Path) Complete() (Path, error) {
@@ -106,6 +113,9 @@ func (p Path) Complete() (Path, error) {
 		return bad(text.T("without a delay no packet can overtake another: reordering needs a round trip"))
 	case p.QueuePackets < 0 || p.QueuePackets > maxPackets:
 		return bad(text.T("a queue of %d packets is not between %d and %d", p.QueuePackets, minQueue, maxPackets))
+	}
+	if b := p.ClientBuffer; b != 0 && (b < minClientBuffer || b > maxClientBuffer) {
+		return bad(text.T("a buffer of %d bytes is not between %d and %d", b, minClientBuffer, maxClientBuffer))
 	}
 	if p.Loopback {
 		if p.RateMbit != 0 || p.QueueBDP != 0 || p.QueuePackets != 0 || p.ReorderPercent != 0 {

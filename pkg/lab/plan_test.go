@@ -56,6 +56,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{LossPercent: 91}, {LossPercent: 90, LossBurst: 2}, {LossPercent: 1, LossBurst: 2000},
 		{ReorderPercent: 1}, {RTT: time.Second, ReorderPercent: 101},
 		{Loopback: true, RateMbit: 1}, {RateMbit: 1, QueuePackets: maxPackets + 1}, {RateMbit: 100000, RTT: time.Minute, QueueBDP: 10},
+		{ClientBuffer: -1}, {ClientBuffer: 100}, {ClientBuffer: 1 << 40},
 	} {
 		if _, err := (Plan{Arms: arms, Paths: []Path{p}}).Complete(); !errors.Is(err, ErrPath) {
 			t.Errorf("%+v: %v", p, err)

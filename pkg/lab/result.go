@@ -29,6 +29,7 @@ type Path struct {
 	ReorderPercent float64       `json:"reorder_percent"` // packets that overtake those before them
 	QueueBDP       float64       `json:"queue_bdp"`       // length of the queue in bandwidth-delay products; 0 = QueuePackets counts
 	QueuePackets   int           `json:"queue_packets"`   // length of the queue in full packets; computed where QueueBDP is given
+	ClientBuffer   int64         `json:"client_buffer"`   // the most that the receiver buffers, in bytes: the third number of its tcp_rmem; 0 = the kernel's own
 	Loopback       bool          `json:"loopback"`        // both ends on one lo with netem, as the forum test has it
 }
 
@@ -44,6 +45,7 @@ type pathJSON struct {
 	ReorderPercent float64 `json:"reorder_percent"`
 	QueueBDP       float64 `json:"queue_bdp"`
 	QueuePackets   int     `json:"queue_packets"`
+	ClientBuffer   int64   `json:"client_buffer,omitempty"`
 	Loopback       bool    `json:"loopback"`
 }
 
@@ -51,7 +53,7 @@ type pathJSON struct {
 func (p Path) MarshalJSON() ([]byte, error) {
 	return json.Marshal(pathJSON{
 		p.Name, p.Source, p.RateMbit, milliseconds(p.RTT), milliseconds(p.Jitter), p.LossPercent,
-		p.LossBurst, p.ReorderPercent, p.QueueBDP, p.QueuePackets, p.Loopback,
+		p.LossBurst, p.ReorderPercent, p.QueueBDP, p.QueuePackets, p.ClientBuffer, p.Loopback,
 	})
 }
 
@@ -63,7 +65,7 @@ func (p *Path) UnmarshalJSON(data []byte) error {
 	}
 	*p = Path{
 		j.Name, j.Source, j.RateMbit, duration(j.RTT), duration(j.Jitter), j.LossPercent,
-		j.LossBurst, j.ReorderPercent, j.QueueBDP, j.QueuePackets, j.Loopback,
+		j.LossBurst, j.ReorderPercent, j.QueueBDP, j.QueuePackets, j.ClientBuffer, j.Loopback,
 	}
 	return nil
 }
@@ -132,7 +134,7 @@ func (a *Arm) UnmarshalJSON(data []byte) error {
 type Plan struct {
 	Arms    []Arm         `json:"arms"`
 	Paths   []Path        `json:"paths"`   // the cells of a sweep; one where nothing is swept
-	Sweep   string        `json:"sweep"`   // which number of the paths is swept: "loss", "rtt", "rate", "queue", "jitter", or ""
+	Sweep   string        `json:"sweep"`   // which number of the paths is swept: "loss", "rtt", "rate", "queue", "jitter", "client-buffer", or ""
 	Sizes   []int64       `json:"sizes"`   // bytes per flow
 	Flows   int           `json:"flows"`   // connections at once, each transferring the size
 	Rounds  int           `json:"rounds"`  // measured transfers of each arm, path and size

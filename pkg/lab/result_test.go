@@ -20,7 +20,7 @@ func TestRunKeepsEverythingInJSON(t *testing.T) {
 				Settings:    []sysctl.KeyValue{{Key: "net/ipv4/tcp_ecn", Value: "1"}, {Key: "net/ipv4/conf/eth0.1/forwarding", Value: "1"}},
 				NotCompared: []string{"net.core.somaxconn: no"}}},
 			Paths: []Path{{Name: "x", Source: "y", RateMbit: 1.5, RTT: 100500 * time.Microsecond, Jitter: time.Millisecond,
-				LossPercent: 0.1, LossBurst: 3, ReorderPercent: 2, QueueBDP: 1.5, QueuePackets: 12, Loopback: true}},
+				LossPercent: 0.1, LossBurst: 3, ReorderPercent: 2, QueueBDP: 1.5, QueuePackets: 12, ClientBuffer: 65536, Loopback: true}},
 			Sweep: "loss", Sizes: []int64{1, 2}, Flows: 3, Rounds: 4, Against: "cubic", Seed: 1<<64 - 1, Limit: 61500 * time.Millisecond,
 		},
 		Kernel: "6.1", Distribution: "d", Machine: "m", CPUs: 2, MemoryBytes: 5,

@@ -204,7 +204,7 @@ func check(run *lab.Run) error {
 	}
 	for _, q := range p.Paths {
 		texts = append(texts, q.Name, q.Source)
-		for _, f := range []float64{q.RateMbit, float64(q.RTT), float64(q.Jitter), q.LossPercent, q.LossBurst, q.ReorderPercent, q.QueueBDP, float64(q.QueuePackets)} {
+		for _, f := range []float64{q.RateMbit, float64(q.RTT), float64(q.Jitter), q.LossPercent, q.LossBurst, q.ReorderPercent, q.QueueBDP, float64(q.QueuePackets), float64(q.ClientBuffer)} {
 			if !(f >= 0 && f <= maxNumber) {
 				return text.Errorf("%w: a path with the number %g", ErrDamaged, f)
 			}

@@ -203,7 +203,7 @@ func TestAnyRun(t *testing.T) {
 		name := rapid.SampledFrom([]string{"", "a", "cubic", "a name that is longer than any column", "算法", "<b>", "e\u0301\u202e\x1b[1m"})
 		run := &lab.Run{Schema: lab.Schema}
 		p := &run.Plan
-		p.Sweep = rapid.SampledFrom([]string{"", "loss", "rtt", "rate", "queue", "jitter", "color"}).Draw(t, "sweep")
+		p.Sweep = rapid.SampledFrom([]string{"", "loss", "rtt", "rate", "queue", "jitter", "client-buffer", "color"}).Draw(t, "sweep")
 		for range rapid.IntRange(0, 4).Draw(t, "arms") {
 			p.Arms = append(p.Arms, lab.Arm{Name: name.Draw(t, "arm"), Algorithm: name.Draw(t, "algorithm")})
 		}

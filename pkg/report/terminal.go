@@ -206,6 +206,8 @@ func pathWithout(run *lab.Run) string {
 		}
 	case "queue":
 		one.QueueBDP, one.QueuePackets = 0, 0
+	case "client-buffer":
+		one.ClientBuffer = 0
 	}
 	var parts []string
 	for _, s := range strings.Split(pathText(&one), text.T(", ")) {

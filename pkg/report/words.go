@@ -179,6 +179,9 @@ func pathText(p *lab.Path) string {
 	case p.QueuePackets > 0:
 		parts = append(parts, text.T("queue of %d packets", p.QueuePackets))
 	}
+	if p.ClientBuffer > 0 {
+		parts = append(parts, text.T("client buffers %s", sizeText(p.ClientBuffer)))
+	}
 	return strings.Join(parts, text.T(", "))
 }
 
@@ -209,6 +212,8 @@ func sweptValue(run *lab.Run, path int) (x float64, label string) {
 			return p.QueueBDP, short(p.QueueBDP) + " BDP"
 		}
 		return float64(p.QueuePackets), strconv.Itoa(p.QueuePackets)
+	case "client-buffer":
+		return float64(p.ClientBuffer), sizeText(p.ClientBuffer)
 	}
 	return float64(path), ""
 }
@@ -226,6 +231,8 @@ func sweepName(run *lab.Run) string {
 		return text.T("rate of the path")
 	case "queue":
 		return text.T("queue")
+	case "client-buffer":
+		return text.T("client buffers")
 	}
 	return ""
 }

@@ -23,8 +23,11 @@ var comparisons = slices.Concat(pathComparisons, boostComparisons())
 var pathComparisons = []comparison{
 	// What README shows.
 	{"readme", "path", vm.Kernel612, 10, "cubic bbr --path home --size 2M"},
-	// Figure 8 of the BBR paper.
+	// Figure 8 of the BBR paper, with what people have.
 	{"bbr-paper", "path", vm.Kernel612, 6, "cubic bbr --path bbr-paper --loss 0.001,0.01,0.1,0.5,1,2,5,10,20,30 --size 50M"},
+	// The same with its buffers: large on both sides, and long enough for the start
+	// not to count.
+	{"bbr-paper-buffers", "path", vm.Kernel612, 4, files("/candidates", "cubic-wmem32", "bbr-wmem32") + " --path bbr-paper --client-buffer 32M --loss 0.001,0.1,1,2,5 --size 200M"},
 	// What people transfer, over what they have.
 	{"matrix", "path", vm.Kernel612, 6, "cubic bbr --path bbr-paper,pacific,home,mobile,satellite --size 640K --size 8M --size 25M"},
 	// The same against itself: no difference should be found (pkg/report).
