@@ -31,7 +31,7 @@ const (
 	// beginning after fewer.
 	sampleEvery = time.Millisecond
 	maxSamples  = 128
-	fewSamples  = 64 // where none is kept
+	fewSamples  = 16 // where none is kept
 	patience    = 8
 	maxArrivals = 2048
 	// grace is what the sender waits longer than the receiver, which decides.
