@@ -131,9 +131,9 @@ func startSmall(ctx context.Context, g Guest, accel string) (_ *Machine, err err
 	if g.OwnTime {
 		args = append(args, "-icount", "shift=0,sleep=off", "-rtc", "clock=vm")
 		if at := slices.Index(args, "-cpu") + 1; at > 0 && g.Kernel.Arch == "amd64" {
-			// Otherwise the kernel copies with an instruction that counts as one
-			// for each byte.
-			args[at] += ",erms=off"
+			// Otherwise the kernel copies and clears with an instruction that counts
+			// as one for each byte.
+			args[at] += ",erms=off,fsrm=off,fsrs=off,fzrm=off"
 		}
 	}
 	args = append(args, "-kernel", files.Image, "-initrd", initramfs,
