@@ -176,9 +176,12 @@ func grubFiles(t *testing.T, m *vm.Machine) []string {
 // brokenInitrd is a shell command that replaces a kernel's initial ramdisk by one
 // without a way to the disk; mended puts it back.
 const (
-	brokenInitrd = `cp /boot/initrd.img-%[1]s /root/initrd && d=$(mktemp -d) && (cd $d && printf '#!/bin/sh\n' > init.d && find . | cpio -o -H newc --quiet | gzip -1) > /boot/initrd.img-%[1]s && sync`
-	mendedInitrd = `cp /root/initrd /boot/initrd.img-%[1]s && sync`
+	brokenInitrd = `cp /boot/initrd.img-RELEASE /root/initrd && d=$(mktemp -d) && (cd $d && printf '#!/bin/sh\n' > init.d && find . | cpio -o -H newc --quiet | gzip -1) > /boot/initrd.img-RELEASE && sync`
+	mendedInitrd = `cp /root/initrd /boot/initrd.img-RELEASE && sync`
 )
+
+// with puts a kernel's release into a shell command.
+func with(command, release string) string { return strings.ReplaceAll(command, "RELEASE", release) }
 
 // TestKernelInstall brings a newer kernel to a machine in one command and a
 // reboot, and, with the disk that the machine had before that reboot but a broken
@@ -217,9 +220,9 @@ func kernelInstall(t *testing.T, m *vm.Machine, series string) {
 			t.Errorf("the new kernel is %s", release)
 		}
 	})
-	m.MustRun(t, fmt.Sprintf(brokenInitrd, release))
+	m.MustRun(t, with(brokenInitrd, release))
 	broken := m.SaveDisk(t)
-	m.MustRun(t, fmt.Sprintf(mendedInitrd, release))
+	m.MustRun(t, with(mendedInitrd, release))
 	t.Run("1_promoted", func(t *testing.T) {
 		t.Parallel()
 		// The other one may be waiting for its place.
@@ -265,23 +268,23 @@ func TestKernelBroken(t *testing.T) {
 	}{
 		// MODULES=list with nothing on it.
 		{broken{name: "no_disk_driver"},
-			`cp /boot/initrd.img-%[1]s /root/initrd && mv /etc/initramfs-tools/hooks/small /root && mkinitramfs -o /boot/initrd.img-%[1]s %[1]s && sync`,
-			`mv /root/small /etc/initramfs-tools/hooks/small && cp /root/initrd /boot/initrd.img-%[1]s`},
+			`cp /boot/initrd.img-RELEASE /root/initrd && mv /etc/initramfs-tools/hooks/small /root && mkinitramfs -o /boot/initrd.img-RELEASE RELEASE && sync`,
+			`mv /root/small /etc/initramfs-tools/hooks/small && cp /root/initrd /boot/initrd.img-RELEASE`},
 		{broken{name: "no_network_driver", reason: "route"},
-			`cd /lib/modules/%[1]s/kernel/drivers/net && mv virtio_net.ko* /root && depmod %[1]s && sync`,
-			`mv /root/virtio_net.ko* /lib/modules/%[1]s/kernel/drivers/net && depmod %[1]s`},
+			`cd /lib/modules/RELEASE/kernel/drivers/net && mv virtio_net.ko* /root && depmod RELEASE && sync`,
+			`mv /root/virtio_net.ko* /lib/modules/RELEASE/kernel/drivers/net && depmod RELEASE`},
 		{broken{name: "no_sshd", reason: "SSH"},
-			`mkdir /etc/systemd/system/ssh.service.d && printf '[Unit]\nConditionKernelVersion=!%[1]s\n' > /etc/systemd/system/ssh.service.d/broken.conf && sync`,
+			`mkdir /etc/systemd/system/ssh.service.d && printf '[Unit]\nConditionKernelVersion=!RELEASE\n' > /etc/systemd/system/ssh.service.d/broken.conf && sync`,
 			`rm -r /etc/systemd/system/ssh.service.d`},
 		{broken{name: "hangs", hangs: true},
-			`cp /boot/initrd.img-%[1]s /root/initrd && printf '#!/bin/sh\n[ "$1" = prereqs ] && exit 0\necho it hangs now > /dev/console\nwhile :; do sleep 1000; done\n' > /etc/initramfs-tools/scripts/init-top/hang && chmod 755 /etc/initramfs-tools/scripts/init-top/hang && mkinitramfs -o /boot/initrd.img-%[1]s %[1]s && rm /etc/initramfs-tools/scripts/init-top/hang && sync`,
-			`cp /root/initrd /boot/initrd.img-%[1]s`},
+			`cp /boot/initrd.img-RELEASE /root/initrd && printf '#!/bin/sh\n[ "$1" = prereqs ] && exit 0\necho it hangs now > /dev/console\nwhile :; do sleep 1000; done\n' > /etc/initramfs-tools/scripts/init-top/hang && chmod 755 /etc/initramfs-tools/scripts/init-top/hang && mkinitramfs -o /boot/initrd.img-RELEASE RELEASE && rm /etc/initramfs-tools/scripts/init-top/hang && sync`,
+			`cp /root/initrd /boot/initrd.img-RELEASE`},
 	} {
-		if r := patiently(t, m, installLimit, fmt.Sprintf(b.harm, release)); r.Exit != 0 {
+		if r := patiently(t, m, installLimit, with(b.harm, release)); r.Exit != 0 {
 			t.Fatalf("breaking %s: %+v", b.name, r)
 		}
 		b.disk = m.SaveDisk(t)
-		m.MustRun(t, fmt.Sprintf(b.mend, release))
+		m.MustRun(t, with(b.mend, release))
 		list = append(list, b.broken)
 	}
 	m.Close()
