@@ -120,6 +120,20 @@ func arm(t *testing.T, m *vm.Machine, command string) (before kernels, release s
 	return before, release
 }
 
+// gateway gives a machine a default route for IPv4, now and at every boot: to a
+// machine that is shut off from the world qemu tells no router by DHCP, but the
+// address answers.
+func gateway(t *testing.T, m *vm.Machine) {
+	t.Helper()
+	const at = "/etc/systemd/network/10-eth0.network.d"
+	m.MustRun(t, `ip route add default via 10.0.2.2 dev eth0
+if [ -e /etc/network/interfaces ]; then
+	printf '\tup ip route add default via 10.0.2.2 dev eth0\n' >> /etc/network/interfaces
+else
+	mkdir -p `+at+` && printf '[Route]\nGateway=10.0.2.2\n' > `+at+`/gateway.conf
+fi`)
+}
+
 // tried reboots a machine into the kernel that it is armed with.
 func tried(t *testing.T, m *vm.Machine, release string) {
 	t.Helper()
@@ -210,6 +224,7 @@ func TestKernelInstall(t *testing.T) {
 
 func kernelInstall(t *testing.T, m *vm.Machine, series string) {
 	install(t, m)
+	gateway(t, m)
 	enable(t, m)
 	grub := m.MustRun(t, "cat /etc/default/grub")
 	var before kernels
@@ -218,6 +233,9 @@ func kernelInstall(t *testing.T, m *vm.Machine, series string) {
 		before, release = arm(t, m, "install --backports")
 		if !strings.HasPrefix(release, series) {
 			t.Errorf("the new kernel is %s", release)
+		}
+		for _, family := range []string{"inet", "inet6"} {
+			m.MustRun(t, `grep -q '"family": "`+family+`"' /var/lib/accel/kernel.json`)
 		}
 	})
 	m.MustRun(t, with(brokenInitrd, release))
@@ -253,6 +271,7 @@ func TestKernelBroken(t *testing.T) {
 	}
 	m := vm.Whole(t, vm.Bookworm, vm.Options{Boot: vm.BIOS, CPUs: 1})
 	install(t, m)
+	gateway(t, m)
 	enable(t, m)
 	before, release := arm(t, m, "install --backports")
 	type broken struct {
@@ -270,7 +289,7 @@ func TestKernelBroken(t *testing.T) {
 		{broken{name: "no_disk_driver"},
 			`cp /boot/initrd.img-RELEASE /root/initrd && mv /etc/initramfs-tools/hooks/small /root && mkinitramfs -o /boot/initrd.img-RELEASE RELEASE && sync`,
 			`mv /root/small /etc/initramfs-tools/hooks/small && cp /root/initrd /boot/initrd.img-RELEASE`},
-		{broken{name: "no_network_driver", reason: "route"},
+		{broken{name: "no_network_driver", reason: "there is no default route for IPv4; there is no default route for IPv6"},
 			`cd /lib/modules/RELEASE/kernel/drivers/net && mv virtio_net.ko* /root && depmod RELEASE && sync`,
 			`mv /root/virtio_net.ko* /lib/modules/RELEASE/kernel/drivers/net && depmod RELEASE`},
 		{broken{name: "no_sshd", reason: "SSH"},
