@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
 
@@ -168,8 +169,8 @@ func TestDefaultOfTheKernel(t *testing.T) {
 		mustInstall(t, f, Request{Backports: true})
 		f.boot()
 		s, err := f.host().loadState()
-		if err != nil || s.Reason != reason || (s.Phase == Promoted) != (reason == "") {
-			t.Errorf("%q: phase %s, reason %q, %v", config, s.Phase, s.Reason, err)
+		if err != nil || text.Tell(s.Reasons) != reason || (s.Phase == Promoted) != (reason == "") {
+			t.Errorf("%q: phase %s, reason %q, %v", config, s.Phase, s.Reasons, err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"accel/pkg/text"
 	"accel/pkg/tuning"
 )
 
@@ -84,6 +85,13 @@ func TestFallBack(t *testing.T) {
 				t.Fatalf("story %+v, %v", story, err)
 			}
 			t.Log(story.Summary)
+			// The services wrote it down in theirs, the owner reads it in hers.
+			text.SetLanguage("zh")
+			t.Cleanup(func() { text.SetLanguage("") })
+			if zh, err := Tell(f.host()); err != nil || zh.Reason == story.Reason {
+				t.Errorf("in Chinese the reason is %q, %v", zh.Reason, err)
+			}
+			text.SetLanguage("")
 			f.boot() // and again, without a trial
 			if f.running() != oldKernel || len(f.boots) != 3 {
 				t.Fatalf("booted %q", f.boots)

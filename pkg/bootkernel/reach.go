@@ -71,16 +71,17 @@ func ownDefault(t *kernel.Tree, release string) string {
 
 // missing names what was true before and is not now, in words; nothing if all of
 // it is.
-func (h *Host) missing(ctx context.Context, before Checks) []string {
-	var out []string
+func (h *Host) missing(ctx context.Context, before Checks) []text.Sentence {
+	var out []text.Sentence
 	gateways, err := h.Network.Gateways()
 	if err != nil {
-		out = append(out, text.T("the default routes cannot be read: %s", err))
+		out = append(out, text.Keep("the default routes cannot be read: %s", err))
 	}
+	told := map[string]bool{}
 	for _, want := range before.Gateways {
-		family := text.T("IPv4")
+		family := "IPv4"
 		if want.Family == "inet6" {
-			family = text.T("IPv6")
+			family = "IPv6"
 		}
 		// A link may have got another name, and a router another address: what
 		// counts is a default route of the family whose gateway answers.
@@ -90,33 +91,34 @@ func (h *Host) missing(ctx context.Context, before Checks) []string {
 				same = append(same, g)
 			}
 		}
-		line := ""
+		var line text.Sentence
 		switch {
 		case len(same) == 0:
-			line = text.T("there is no default route for %s", family)
+			line = text.Keep("there is no default route for %s", family)
 		case !slices.ContainsFunc(same, func(g route.Gateway) bool { return h.Network.Resolve(ctx, g) }):
-			line = text.T("the gateway for %s does not answer", family)
+			line = text.Keep("the gateway for %s does not answer", family)
 		}
-		if line != "" && !slices.Contains(out, line) {
+		if line.Format != "" && !told[family] {
+			told[family] = true
 			out = append(out, line)
 		}
 	}
 	listening, err := h.Network.Listening(false)
 	if err != nil {
-		out = append(out, text.T("the sockets cannot be read: %s", err))
+		out = append(out, text.Keep("the sockets cannot be read: %s", err))
 	}
 	for _, port := range before.SSH {
 		if !slices.Contains(listening, port) {
-			out = append(out, text.T("no SSH server listens on port %d", port))
+			out = append(out, text.Keep("no SSH server listens on port %s", port))
 		}
 	}
 	if before.Algorithm != "" {
 		e, err := h.SelfConnect(ctx)
 		switch {
 		case err != nil:
-			out = append(out, text.T("the algorithm in force cannot be told: %s", err))
+			out = append(out, text.Keep("the algorithm in force cannot be told: %s", err))
 		case e.Client != before.Algorithm:
-			out = append(out, text.T("%s is in force, not %s", e.Client, before.Algorithm))
+			out = append(out, text.Keep("%s is in force, not %s", e.Client, before.Algorithm))
 		}
 	}
 	return out

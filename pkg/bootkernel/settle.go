@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"strconv"
-	"strings"
 	"time"
 
 	"accel/pkg/sysctl"
@@ -50,11 +49,11 @@ func Settle(ctx context.Context, h *Host) (string, error) {
 	case now == s.New && s.Phase == Promoting:
 		return text.T("%s is the default now", s.New), h.promoteLocked(ctx)
 	case now != s.New && s.waiting() && bootID(t) != s.BootID:
-		if _, env, err := readMenu(t); err == nil && env["next_entry"] == trialID && s.Reason == "" {
-			s.Reason = text.T("it was never started: GRUB cannot write to its disk, or the boot did not go through GRUB")
+		if _, env, err := readMenu(t); err == nil && env["next_entry"] == trialID && len(s.Reasons) == 0 {
+			s.Reasons = []text.Sentence{text.Keep("it was never started: GRUB cannot write to its disk, or the boot did not go through GRUB")}
 		}
-		if now != s.Old && s.Reason == "" {
-			s.Reason = text.T("another kernel was started (%s)", now)
+		if now != s.Old && len(s.Reasons) == 0 {
+			s.Reasons = []text.Sentence{text.Keep("another kernel was started (%s)", now)}
 		}
 		return text.T("back on %s", now), h.locked(ctx, func() error { return h.fellBack(s) })
 	}
@@ -63,12 +62,12 @@ func Settle(ctx context.Context, h *Host) (string, error) {
 
 // fellBack is the end of a trial that failed: the old kernel runs again.
 func (h *Host) fellBack(s *State) error {
-	if s.Reason == "" {
+	if len(s.Reasons) == 0 {
 		switch s.Phase {
 		case Armed:
-			s.Reason = text.T("it did not come up: it could not be loaded, a panic, no root file system, it hung and was reset, or another entry was chosen in GRUB's menu")
+			s.Reasons = []text.Sentence{text.Keep("it did not come up: it could not be loaded, a panic, no root file system, it hung and was reset, or another entry was chosen in GRUB's menu")}
 		default:
-			s.Reason = text.T("the machine went down before its checks were done")
+			s.Reasons = []text.Sentence{text.Keep("the machine went down before its checks were done")}
 		}
 	}
 	s.Ended = h.Now().UTC()
@@ -106,7 +105,7 @@ func (h *Host) judge(ctx context.Context, s *State) (string, error) {
 	}
 	end := h.Now().Add(judgeFor)
 	good := 0
-	var bad []string
+	var bad []text.Sentence
 	for {
 		if bad = h.missing(ctx, s.Before); len(bad) == 0 {
 			good++
@@ -140,18 +139,17 @@ func (h *Host) judge(ctx context.Context, s *State) (string, error) {
 	case len(bad) == 0:
 		return text.T("%s is good; it waits for: accel kernel confirm", s.New), nil
 	}
-	reason := strings.Join(bad, "; ")
 	if !s.Auto {
-		s.Reason = reason
+		s.Reasons = bad
 		err := h.locked(ctx, func() error { return h.saveState(s) })
-		return text.T("%s is not good (%s); it waits for accel kernel confirm or rollback", s.New, reason), err
+		return text.T("%s is not good (%s); it waits for accel kernel confirm or rollback", s.New, text.Tell(bad)), err
 	}
-	return h.fail(ctx, s, reason)
+	return h.fail(ctx, s, bad)
 }
 
 // fail writes down why, and reboots into the old kernel, unless somebody has
 // decided while the checks were made.
-func (h *Host) fail(ctx context.Context, s *State, reason string) (string, error) {
+func (h *Host) fail(ctx context.Context, s *State, reasons []text.Sentence) (string, error) {
 	c, cancel := context.WithTimeout(ctx, waitForState)
 	defer cancel()
 	if unlock, err := h.Lock(c); err == nil {
@@ -165,11 +163,11 @@ func (h *Host) fail(ctx context.Context, s *State, reason string) (string, error
 		}
 		*s = *fresh
 	}
-	s.Reason = reason
+	s.Reasons = reasons
 	if err := h.enter(s, Failing); err != nil {
 		h.Log.Error("the reason could not be written down", "err", err)
 	}
-	return text.T("%s is not good (%s); rebooting into %s", s.New, reason, s.Old), h.reboot(ctx, s)
+	return text.T("%s is not good (%s); rebooting into %s", s.New, text.Tell(reasons), s.Old), h.reboot(ctx, s)
 }
 
 // reboot makes the one automatic reboot of an install, and only if GRUB will start
@@ -249,14 +247,11 @@ func Deadline(ctx context.Context, h *Host) (string, error) {
 	if _, err := h.Files.Lstat(SeenFile); err == nil && !s.Auto {
 		return text.T("%s waits for: accel kernel confirm", s.New), nil
 	}
-	reason := text.T("ten minutes after the boot it was not known to be good")
-	if bad := h.missing(ctx, s.Before); len(bad) > 0 {
-		reason = text.T("ten minutes after the boot: %s", strings.Join(bad, "; "))
+	reasons := s.Reasons
+	if len(reasons) == 0 {
+		reasons = append([]text.Sentence{text.Keep("ten minutes after the boot it was not known to be good")}, h.missing(ctx, s.Before)...)
 	}
-	if s.Reason != "" {
-		reason = s.Reason
-	}
-	return h.fail(ctx, s, reason)
+	return h.fail(ctx, s, reasons)
 }
 
 // mounted: the directory is where it belongs, so that a missing file in it means
@@ -344,7 +339,7 @@ func (h *Host) promote(s *State) error {
 			_ = h.Sysctl.Write(k.key, k.before)
 		}
 	}
-	s.Reason, s.Ended = "", h.Now().UTC()
+	s.Reasons, s.Ended = nil, h.Now().UTC()
 	return h.enter(s, Promoted)
 }
 

@@ -49,17 +49,17 @@ type State struct {
 	Old     string    `json:"old"`  // release that worked before
 	New     string    `json:"new"`  // release that is tried
 	// Packages are what install had apt change.
-	Packages []Package `json:"packages"`
-	MadeDirs []string  `json:"made_dirs"`          // directories that accel made for its files
-	Before   Checks    `json:"before"`             // what was true before
-	Default  string    `json:"default"`            // GRUB's default before, as grub.cfg had it
-	Panic    string    `json:"panic"`              // kernel.panic before
-	Oops     string    `json:"panic_on_oops"`      // kernel.panic_on_oops before
-	BootID   string    `json:"boot_id"`            // the boot in which it was armed
-	Reason   string    `json:"reason,omitempty"`   // why it fell back
-	Rebooted bool      `json:"rebooted,omitempty"` // the one automatic reboot was used up
-	Kept     bool      `json:"kept,omitempty"`     // promoted, and pinned since GRUB_DEFAULT names another kernel
-	Ended    time.Time `json:"ended,omitzero"`
+	Packages []Package       `json:"packages"`
+	MadeDirs []string        `json:"made_dirs"`          // directories that accel made for its files
+	Before   Checks          `json:"before"`             // what was true before
+	Default  string          `json:"default"`            // GRUB's default before, as grub.cfg had it
+	Panic    string          `json:"panic"`              // kernel.panic before
+	Oops     string          `json:"panic_on_oops"`      // kernel.panic_on_oops before
+	BootID   string          `json:"boot_id"`            // the boot in which it was armed
+	Reasons  []text.Sentence `json:"reasons,omitempty"`  // why it fell back
+	Rebooted bool            `json:"rebooted,omitempty"` // the one automatic reboot was used up
+	Kept     bool            `json:"kept,omitempty"`     // promoted, and pinned since GRUB_DEFAULT names another kernel
+	Ended    time.Time       `json:"ended,omitzero"`
 	// Earlier is the promoted install that this one came after: undone, this one
 	// leaves it, and its pin, as it was.
 	Earlier *State `json:"earlier,omitempty"`

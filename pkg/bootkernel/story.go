@@ -42,7 +42,7 @@ func (h *Host) story() (*Story, error) {
 
 func (h *Host) tell(t *kernel.Tree, s *State) *Story {
 	now := running(t)
-	st := &Story{Phase: s.Phase, Old: s.Old, New: s.New, Since: s.Since, Reason: s.Reason}
+	st := &Story{Phase: s.Phase, Old: s.Old, New: s.New, Since: s.Since, Reason: text.Tell(s.Reasons)}
 	if h.ours(PinFile) {
 		st.Pinned = s.Old
 		if s.Kept {
@@ -60,11 +60,11 @@ func (h *Host) tell(t *kernel.Tree, s *State) *Story {
 		switch {
 		case inTrial && s.Phase == Failing:
 			st.Attend = true
-			st.Summary = text.T("%s runs on trial and is not good: %s. The next boot starts %s.", s.New, s.Reason, s.Old)
+			st.Summary = text.T("%s runs on trial and is not good: %s. The next boot starts %s.", s.New, st.Reason, s.Old)
 			st.Next = text.T("Reboot: systemctl reboot")
-		case inTrial && !s.Auto && s.Reason != "":
+		case inTrial && !s.Auto && st.Reason != "":
 			st.Attend = true
-			st.Summary = text.T("%s runs on trial and is not good: %s. The next boot starts %s.", s.New, s.Reason, s.Old)
+			st.Summary = text.T("%s runs on trial and is not good: %s. The next boot starts %s.", s.New, st.Reason, s.Old)
 			st.Next = text.T("To keep it all the same: accel kernel confirm. To go back: systemctl reboot")
 		case inTrial && !s.Auto:
 			st.Attend = true
@@ -81,7 +81,7 @@ func (h *Host) tell(t *kernel.Tree, s *State) *Story {
 			st.Next = text.T("To try it: systemctl reboot. To take it back: accel kernel rollback")
 		default:
 			st.Attend = true
-			reason := s.Reason
+			reason := st.Reason
 			if reason == "" {
 				reason = text.T("it did not come up, or went down before its checks were done")
 			}
@@ -101,7 +101,7 @@ func (h *Host) tell(t *kernel.Tree, s *State) *Story {
 		}
 	case FellBack:
 		st.Attend = true
-		st.Summary = text.T("%s was tried and did not work: %s. The machine is back on %s, which stays the default until %s is removed; updates of the kernel do not start by themselves meanwhile.", s.New, s.Reason, s.Old, s.New)
+		st.Summary = text.T("%s was tried and did not work: %s. The machine is back on %s, which stays the default until %s is removed; updates of the kernel do not start by themselves meanwhile.", s.New, st.Reason, s.Old, s.New)
 		st.Next = text.T("To take it away: accel kernel remove %s", s.New)
 	case RolledBack:
 		st.Attend = true

@@ -76,7 +76,7 @@ func (h *Host) rollback(ctx context.Context, dryRun bool, face Face, res *Result
 		if err := h.pin(s, s.Old, s.New, true); err != nil {
 			return err
 		}
-		s.Reason, s.Kept, s.Ended = text.T("it was rolled back by hand"), false, h.Now().UTC()
+		s.Reasons, s.Kept, s.Ended = []text.Sentence{text.Keep("it was rolled back by hand")}, false, h.Now().UTC()
 		return h.enter(s, RolledBack)
 	}
 	if dryRun {
@@ -205,8 +205,8 @@ func (h *Host) stayPinned(s *State, res *Result) error {
 	}
 	res.Notes = append(res.Notes, text.T("%s is still installed and would be the default, so %s stays pinned until it is removed: accel kernel remove %s", s.New, s.Old, s.New))
 	s.Ended = h.Now().UTC()
-	if s.Reason == "" {
-		s.Reason = text.T("it was rolled back by hand")
+	if len(s.Reasons) == 0 {
+		s.Reasons = []text.Sentence{text.Keep("it was rolled back by hand")}
 	}
 	return h.enter(s, RolledBack)
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// sentences finds the English text of every call of T and Errorf in a Go file.
+// sentences finds the English text of every call of T, Errorf and Keep in a Go file.
 // A call whose first argument is not built from string literals is reported: it
 // could not be looked up in a catalogue.
 func sentences(fset *token.FileSet, file *ast.File) (found map[string]token.Position, bad []string) {
@@ -59,7 +59,7 @@ func sentences(fset *token.FileSet, file *ast.File) (found map[string]token.Posi
 
 func isCatalogueFunc(sel *ast.SelectorExpr, pkg string) bool {
 	id, ok := sel.X.(*ast.Ident)
-	return ok && id.Name == pkg && (sel.Sel.Name == "T" || sel.Sel.Name == "Errorf")
+	return ok && id.Name == pkg && (sel.Sel.Name == "T" || sel.Sel.Name == "Errorf" || sel.Sel.Name == "Keep")
 }
 
 func literal(e ast.Expr) (string, bool) {
@@ -168,6 +168,8 @@ func TestSentencesFindsMistakes(t *testing.T) {
 		`var a = text.T("x %s", 1)`:                    0,
 		`var a = text.T("x " + ("y" + "z"))`:           0,
 		`var a = text.Errorf("x: %w", nil)`:            0,
+		`var a = text.Keep("x: %s", 1)`:                0,
+		`func f(s string) any { return text.Keep(s) }`: 1,
 		`func f(s string) string { return text.T(s) }`: 1,
 		`var f = text.T`:                               1,
 		`var a = text.T("x" + string(rune(1)))`:        1,

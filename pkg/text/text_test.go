@@ -1,6 +1,7 @@
 package text
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"strings"
@@ -69,6 +70,32 @@ func TestT(t *testing.T) {
 	SetLanguage("tlh")
 	if got := T("%s on %s", "fq", "eth0"); got != "fq on eth0" {
 		t.Errorf("unknown language: %q", got)
+	}
+}
+
+// A sentence that was kept is told in the language of whoever asks, and a damaged
+// one does no harm.
+func TestSentence(t *testing.T) {
+	catalogues["xx"] = Catalogue{"%s on %s": "auf %[2]s: %[1]s"}
+	t.Cleanup(func() { delete(catalogues, "xx"); SetLanguage("") })
+	SetLanguage("xx")
+	data, err := json.Marshal([]Sentence{Keep("%s on %s", 7, "eth0"), Keep("no more")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []Sentence
+	if err := json.Unmarshal(data, &kept); err != nil {
+		t.Fatal(err)
+	}
+	if got := Tell(kept); got != "auf eth0: 7; no more" {
+		t.Errorf("translated: %q", got)
+	}
+	SetLanguage("")
+	if got := Tell(kept); got != "7 on eth0; no more" {
+		t.Errorf("English: %q", got)
+	}
+	if got := Tell([]Sentence{{Format: "%d %s %"}, {Format: "%[9]s", Args: []string{"x"}}, {}}); got == "" {
+		t.Errorf("damaged: %q", got)
 	}
 }
 
