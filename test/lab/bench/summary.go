@@ -190,7 +190,7 @@ func summarize(dir string) error {
 		}
 	}
 
-	fmt.Fprintf(&b, "\n## Beside published tunings\n\nA loss is a cell in which an arm is faster than boost, after Holm's correction.\n\n| path | size | boost | fastest arm | losses to |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(&b, "\n## Beside published tunings\n\nA loss is a cell in which an arm is faster than boost, after Holm's correction.\n\n| path | size | boost | fastest arm | faster than | losses to |\n|---|---|---|---|---|---|\n")
 	cells, lost := 0, 0
 	for _, p := range boostPaths {
 		r := get("arms-" + p.name)
@@ -206,8 +206,13 @@ func summarize(dir string) error {
 				}
 			}
 			var to []string
+			wins := 0
 			for _, k := range c.Comparisons {
-				if k.Outcome == report.Differs && k.Faster != 0 {
+				switch {
+				case k.Outcome != report.Differs:
+				case k.Faster == 0:
+					wins++
+				default:
 					to = append(to, r.run.Plan.Arms[k.Arm].Name)
 				}
 			}
@@ -215,7 +220,7 @@ func summarize(dir string) error {
 			if len(to) > 0 {
 				lost++
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s %s | %s |\n", p.name, size(c.Size), seconds(c, 0), r.run.Plan.Arms[best].Name, seconds(c, best), strings.Join(to, ", "))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s %s | %d of %d | %s |\n", p.name, size(c.Size), seconds(c, 0), r.run.Plan.Arms[best].Name, seconds(c, best), wins, len(c.Comparisons), strings.Join(to, ", "))
 		}
 	}
 	fmt.Fprintf(&b, "\nCells with a loss: %d of %d.\n", lost, cells)
