@@ -514,7 +514,7 @@ func TestKernelRefused(t *testing.T) {
 	}{
 		{"boot_too_small", separate("mke2fs -q -F -t ext4", "ext4") + " && fallocate -l $(($(df --output=avail -B1 /boot | tail -n 1) - 10000000)) /boot/full", together, 1, []string{"/boot", "MiB"}},
 		{"boot_on_btrfs", separate("mkfs.btrfs -q -f", "btrfs"), together, 5, []string{"btrfs"}},
-		{"repository_unreachable", "sed -i 's/^10.0.2.100 /127.0.0.1 /' /etc/hosts", "sed -i 's/^127.0.0.1 deb/10.0.2.100 deb/' /etc/hosts", 1, []string{"apt-get update"}},
+		{"repository_unreachable", "sed -i 's/^10.0.2.100 /127.0.0.1 /' /etc/hosts", "sed -i 's/^127.0.0.1 archive/10.0.2.100 archive/' /etc/hosts", 1, []string{"apt-get update"}},
 		{"device_gone", gone, there, 1, []string{"/dev/sdz", "dpkg-reconfigure grub-pc"}},
 		{"held", "apt-mark hold linux-image-cloud-amd64", "apt-mark unhold linux-image-cloud-amd64", 1, []string{"hold", "linux-image-cloud-amd64"}},
 		{"half_installed", badPackage + "dpkg -i /root/bad.deb; dpkg --audit | grep -q bad", "dpkg --purge --force-all bad", 1, []string{"bad", "dpkg --configure -a"}},
