@@ -549,7 +549,7 @@ func TestKernelRefused(t *testing.T) {
 		})
 	}
 	t.Run("4_lock", func(t *testing.T) {
-		m.MustRun(t, `systemd-run -q --collect --unit=holder perl -e 'use Fcntl; open my $f, ">", "/var/lib/dpkg/lock-frontend" or die; fcntl($f, F_SETLK, pack("s s x4 q q i x4", F_WRLCK, 0, 0, 0, 0)) or die; sleep 60'`)
+		m.MustRun(t, `systemd-run -q --collect --unit=holder perl -e 'use Fcntl; open my $f, ">", "/var/lib/dpkg/lock-frontend" or die; my $l = pack("s s x4 q q i x4", F_WRLCK, 0, 0, 0, 0); fcntl($f, F_SETLK, $l) or die; sleep 60'`)
 		m.Eventually(t, time.Minute, `grep -q ":$(stat -c %i /var/lib/dpkg/lock-frontend) " /proc/locks`)
 		// It waits, and then finds that GRUB's device is gone.
 		m.MustRun(t, gone)
