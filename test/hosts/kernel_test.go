@@ -309,6 +309,7 @@ func TestKernelBroken(t *testing.T) {
 	m.Close()
 	for _, b := range list {
 		t.Run("2_"+b.name, func(t *testing.T) {
+			t.Parallel()
 			m := b.disk.Machine(t)
 			if b.hangs {
 				for end := time.Now().Add(bootLimit); !strings.Contains(m.Console(), "it hangs now"); time.Sleep(time.Second) {
@@ -398,6 +399,7 @@ func TestKernelPowerCut(t *testing.T) {
 	m.Close()
 	for i, c := range cuts {
 		t.Run(fmt.Sprintf("3_%02d_%s", i, strings.ReplaceAll(c.phase, " ", "_")), func(t *testing.T) {
+			t.Parallel()
 			m := c.disk.Machine(t)
 			m.AwaitBoot(t, bootLimit)
 			k := kernelsOf(t, m)
