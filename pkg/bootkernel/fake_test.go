@@ -55,6 +55,7 @@ type fakeHost struct {
 	root      string
 	packages  map[string]string // installed, by name
 	half      map[string]bool   // only half configured
+	torn      map[string]bool   // the power was cut while it was unpacked
 	offered   []fakeOffer
 	backports bool                 // its lists are fetched
 	kernels   map[string]behaviour // by release
@@ -88,6 +89,7 @@ func newFakeHost(t testing.TB) *fakeHost {
 		t: t, root: t.TempDir(),
 		packages: map[string]string{"linux-image-" + oldKernel: oldDeb, metaName: oldDeb},
 		half:     map[string]bool{},
+		torn:     map[string]bool{},
 		offered: []fakeOffer{
 			{metaName, bpo, "bookworm-backports", newImage},
 			{newImage, bpo, "bookworm-backports", ""},
@@ -555,7 +557,20 @@ func (f *fakeHost) Run(ctx context.Context, c Command) (string, error) {
 		if slices.Contains(args, "--configure") {
 			return "", &ProgramError{Command: "dpkg --configure", Exit: 1, Said: "No space left on device"}
 		}
-		if len(f.half) > 0 {
+		if slices.Contains(args, "--unpack") {
+			for _, deb := range args[2:] {
+				name, rest, _ := strings.Cut(filepath.Base(deb), "_")
+				version, _, _ := strings.Cut(rest, "_")
+				f.step("dpkg --unpack %s", name)
+				delete(f.torn, name)
+				f.packages[name] = version
+				if release := strings.TrimPrefix(name, "linux-image-"); name != metaName {
+					f.unpack(release)
+				}
+			}
+			return "", nil
+		}
+		if len(f.half)+len(f.torn) > 0 {
 			return "The following packages are only half configured\n", nil
 		}
 		return "", nil
@@ -644,7 +659,11 @@ func (f *fakeHost) dpkgQuery(args []string) string {
 		if strings.Contains(args[2], "Installed-Size") {
 			fmt.Fprintf(&out, "ii \t%s\t%s\t105548\tlinux-signed-amd64\n", name, f.packages[name])
 		} else {
-			fmt.Fprintf(&out, "ii \t%s\t%s\n", name, f.packages[name])
+			status := "ii "
+			if f.torn[name] {
+				status = "iHR"
+			}
+			fmt.Fprintf(&out, "%s\t%s\t%s\n", status, name, f.packages[name])
 		}
 	}
 	return out.String()
@@ -711,6 +730,9 @@ func (f *fakeHost) aptGet(args []string, c Command) (string, error) {
 		f.step("apt %s %s", ch.name, ch.version)
 		release, isKernel := strings.CutPrefix(ch.name, "linux-image-")
 		isKernel = isKernel && ch.name != metaName
+		if f.torn[ch.name] {
+			return "", &ProgramError{Command: "apt-get remove", Exit: 100, Said: "dpkg: error processing package " + ch.name}
+		}
 		if ch.version == "" {
 			delete(f.packages, ch.name)
 			delete(f.half, ch.name)
@@ -722,7 +744,9 @@ func (f *fakeHost) aptGet(args []string, c Command) (string, error) {
 			}
 			continue
 		}
-		f.packages[ch.name] = ch.version
+		f.packages[ch.name], f.torn[ch.name] = ch.version, true
+		f.step("unpacking %s", ch.name)
+		delete(f.torn, ch.name)
 		if isKernel {
 			f.unpack(release)
 			if f.noInitrd {

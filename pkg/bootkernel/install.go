@@ -283,7 +283,7 @@ func (h *Host) download(ctx context.Context, s *State, plan *Plan, face Face) (*
 		return nil, err
 	}
 	face.say(text.T("looking for the drivers of this machine in %s", s.New))
-	mods, err := h.packagedModules(ctx, archives(t, tr.Packages))
+	mods, err := h.packagedModules(ctx, archives(t, kernelParts(tr.Packages)))
 	if err != nil {
 		return nil, problem(tuning.ExitFailed, err, text.T("looking into the packages of %s", s.New), text.T("Try again."))
 	}
@@ -293,8 +293,15 @@ func (h *Host) download(ctx context.Context, s *State, plan *Plan, face Face) (*
 	return tr, nil
 }
 
-// archives are the files in apt's cache that hold the kernel's part of the
-// packages.
+// kernelParts are those of the packages that may hold modules.
+func kernelParts(packages []Package) []Package {
+	return slices.DeleteFunc(slices.Clone(packages), func(p Package) bool {
+		return !strings.HasPrefix(p.Name, "linux-image-") && !strings.HasPrefix(p.Name, "linux-modules-") &&
+			!strings.HasPrefix(p.Name, "linux-binary-") && !strings.HasPrefix(p.Name, "linux-base-")
+	})
+}
+
+// archives are the files in apt's cache that hold the packages.
 func archives(t *kernel.Tree, packages []Package) []string {
 	const dir = "/var/cache/apt/archives"
 	entries, err := t.ReadDir(dir)
@@ -303,9 +310,6 @@ func archives(t *kernel.Tree, packages []Package) []string {
 	}
 	var list []string
 	for _, p := range packages {
-		if !strings.HasPrefix(p.Name, "linux-image-") && !strings.HasPrefix(p.Name, "linux-modules-") && !strings.HasPrefix(p.Name, "linux-binary-") && !strings.HasPrefix(p.Name, "linux-base-") {
-			continue
-		}
 		// apt writes ":" as "%3a" in names of files.
 		prefix := p.Name + "_" + strings.ReplaceAll(p.After, ":", "%3a") + "_"
 		for _, e := range entries {
@@ -405,8 +409,8 @@ func (h *Host) plan(ctx context.Context, req Request, face Face) (*Plan, error) 
 			return nil, err
 		}
 	}
-	if !req.DryRun && s != nil && s.Phase == Installing {
-		h.mend() // what a crash of accel itself left
+	if !req.DryRun && s != nil && (s.Phase == Installing || s.Phase == RollingBack) {
+		h.mend(ctx, s.Packages) // what a crash of accel itself left
 	}
 	if err := h.packageCheck(ctx); err != nil {
 		return nil, err

@@ -215,18 +215,18 @@ func (h *Host) stayPinned(s *State, res *Result) error {
 // were upgraded (the one that always brings the newest kernel) get their version
 // back, or the newest that the distribution itself has.
 func (h *Host) takeAway(ctx context.Context, s *State, res *Result) error {
-	h.mend()
-	now, err := h.versions(ctx, s.Packages)
+	h.mend(ctx, s.Packages)
+	now, err := h.installed(ctx, s.Packages)
 	if err != nil {
 		return err
 	}
 	var gone, back []string
 	for _, p := range s.Packages {
-		v, there := now[p.Name]
+		i, there := now[p.Name]
 		switch {
 		case there && p.Before == "":
 			gone = append(gone, p.Name)
-		case there && v != p.Before && compareVersions(v, p.Before) > 0:
+		case there && i.version != p.Before && compareVersions(i.version, p.Before) > 0:
 			back = append(back, p.Name)
 		}
 	}
@@ -279,12 +279,24 @@ func (h *Host) takeAway(ctx context.Context, s *State, res *Result) error {
 	return problem(tuning.ExitFailed, failed, text.T("taking the packages of %s away", s.New), text.T("Mend the packages, and try again: apt-get -f install"))
 }
 
-// mend lets dpkg finish what a power cut, or a full disk, left half done. What it
-// says is of no interest: what comes after it says more.
-func (h *Host) mend() {
-	if said, err := h.run(context.Background(), "dpkg", "--audit"); err == nil && strings.TrimSpace(said) != "" {
-		_, _ = h.change("dpkg", "--force-confold", "--configure", "-a")
+// mend lets dpkg finish what a power cut, or a full disk, left half done. A package
+// that was torn while it was unpacked can be neither configured nor removed: it is
+// unpacked anew, from apt's cache, where install had put it. What dpkg says is of no
+// interest: what comes after it says more.
+func (h *Host) mend(ctx context.Context, packages []Package) {
+	if said, err := h.run(ctx, "dpkg", "--audit"); err != nil || strings.TrimSpace(said) == "" {
+		return
 	}
+	if now, err := h.installed(ctx, packages); err == nil {
+		torn := slices.DeleteFunc(slices.Clone(packages), func(p Package) bool { return !now[p.Name].torn })
+		if t, err := h.tree(); err == nil {
+			defer t.Close()
+			if debs := archives(t, torn); len(debs) > 0 {
+				_, _ = h.change("dpkg", append([]string{"--force-confold", "--unpack"}, debs...)...)
+			}
+		}
+	}
+	_, _ = h.change("dpkg", "--force-confold", "--configure", "-a")
 }
 
 // dropBackports removes the source for backports, if it is accel's and no kernel
@@ -318,9 +330,15 @@ func (h *Host) harmless(tr *transaction, s *State, args []string) error {
 	return nil
 }
 
-// versions asks dpkg which of the packages are there, whole or in part.
-func (h *Host) versions(ctx context.Context, packages []Package) (map[string]string, error) {
-	out := map[string]string{}
+// installed is what dpkg knows of a package that is there, whole or in part.
+type installed struct {
+	version string
+	torn    bool // it has to be unpacked anew ("reinst-required", dpkg(1))
+}
+
+// installed asks dpkg which of the packages are there.
+func (h *Host) installed(ctx context.Context, packages []Package) (map[string]installed, error) {
+	out := map[string]installed{}
 	if len(packages) == 0 {
 		return out, nil
 	}
@@ -336,7 +354,7 @@ func (h *Host) versions(ctx context.Context, packages []Package) (map[string]str
 	for line := range strings.Lines(said) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
 		if len(f) == 3 && len(f[0]) >= 2 && f[0][1] != 'n' && f[0][1] != 'c' {
-			out[f[1]] = f[2]
+			out[f[1]] = installed{version: f[2], torn: strings.HasSuffix(f[0], "R")}
 		}
 	}
 	return out, nil
