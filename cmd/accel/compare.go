@@ -81,13 +81,13 @@ func comparePlan(c *cli.Context) (lab.Plan, error) {
 		return p, err
 	}
 	for _, s := range c.StringSlice("size") {
-		list, err := sizes(s)
-		if err != nil {
-			return p, usage(text.T("--%s: %s", "size", err), text.T("A size is a whole number of bytes, or one with K, M or G: --size=16M"))
-		}
-		for _, n := range list {
+		for part := range strings.SplitSeq(s, ",") {
+			n, err := parseSize(part)
+			if err != nil {
+				return p, usage(text.T("--%s: %s", "size", err), text.T("A size is a whole number of bytes, or one with K, M or G: --size=16M"))
+			}
 			if slices.Contains(p.Sizes, n) {
-				return p, usage(text.T("--size: %q is there twice", s), text.T("Give it once."))
+				return p, usage(text.T("--size: %q is there twice", part), text.T("Give it once."))
 			}
 			p.Sizes = append(p.Sizes, n)
 		}
@@ -258,20 +258,28 @@ var pathOptions = []struct {
 	{"jitter", "10ms", setting(lab.ParseTimes, func(p *lab.Path, v time.Duration) { p.Jitter = v })},
 	{"reorder", "0.5", single(setting(lab.ParsePercents, func(p *lab.Path, v float64) { p.ReorderPercent = v }))},
 	{"queue", "1x", setting(lab.ParseQueues, func(p *lab.Path, v lab.Queue) { p.QueueBDP, p.QueuePackets = v.BDP, v.Packets })},
-	{"client-buffer", "32M", setting(sizes, func(p *lab.Path, v int64) { p.ClientBuffer = v })},
+	{"client-buffer", "32M", setting(parseSizes, func(p *lab.Path, v int64) { p.ClientBuffer = v })},
 }
 
-// sizes reads a list of sizes with commas between.
-func sizes(s string) ([]int64, error) {
+// parseSizes reads a list of sizes with commas between.
+func parseSizes(s string) ([]int64, error) {
 	var list []int64
 	for part := range strings.SplitSeq(s, ",") {
-		n, err := probe.ParseSize(strings.TrimSpace(part))
+		n, err := parseSize(part)
 		if err != nil {
-			return nil, errors.New(text.T("%q is no size", part))
+			return nil, err
 		}
 		list = append(list, n)
 	}
 	return list, nil
+}
+
+func parseSize(s string) (int64, error) {
+	n, err := probe.ParseSize(strings.TrimSpace(s))
+	if err != nil {
+		return 0, errors.New(text.T("%q is no size", s))
+	}
+	return n, nil
 }
 
 func setting[T any](parse func(string) ([]T, error), set func(*lab.Path, T)) func(string) ([]func(*lab.Path), error) {

@@ -178,7 +178,7 @@ var operations = map[string]func(*childState, json.RawMessage) (any, error){
 		return nil, nil
 	}),
 	"buffer": with(func(_ *childState, most int64) (any, error) {
-		s := stockSettings[0]
+		s := stockReceive
 		if most > 0 {
 			s.Value = fmt.Sprintf("4096 %d %d", min(131072, most), most)
 		}
@@ -241,10 +241,10 @@ func (c *childState) do(r request) (any, error) {
 // take from the kernel: with them both ends are a kernel as it comes, whatever
 // the host has been tuned to. The values are those of a host with 4 GiB of
 // memory or more (tcp_init in net/ipv4/tcp.c).
-var stockSettings = []sysctl.KeyValue{
-	{Key: "net/ipv4/tcp_rmem", Value: "4096 131072 6291456"},
-	{Key: "net/ipv4/tcp_wmem", Value: "4096 16384 4194304"},
-}
+var (
+	stockReceive  = sysctl.KeyValue{Key: "net/ipv4/tcp_rmem", Value: "4096 131072 6291456"}
+	stockSettings = []sysctl.KeyValue{stockReceive, {Key: "net/ipv4/tcp_wmem", Value: "4096 16384 4194304"}}
+)
 
 func stock() error {
 	for _, s := range stockSettings {
